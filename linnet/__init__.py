@@ -1,0 +1,38 @@
+"""linnet: transformers whose cost grows linearly with length.
+
+The public names load on first use, so that `import linnet` stays cheap and imports no torch.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "create_attention": "linnet.attention.base",
+    "create_mixer": "linnet.attention.base",
+    "create_model": "linnet.models.presets",
+    "describe_attention": "linnet.attention.base",
+    "list_models": "linnet.models.presets",
+    "load_model": "linnet.models.loading",
+    "MultiheadAttention": "linnet.attention.multihead",
+}
+
+__all__ = ["__version__", "list_attention", *_HOMES]
+
+
+def list_attention() -> list[str]:
+    """Sorted names of the attention mechanisms."""
+    from linnet.registry import ATTENTION
+
+    return ATTENTION.names()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'linnet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,232 @@
+"""What every mechanism shares: the core on (B,H,N,D), and the mixer that puts projections around it.
+
+A mechanism is a `Core` with a name, written in one file. It says what it can do in four flags, and defines `attend` (fast)
+and `weights` (dense): `finish(weights @ v)` is the definition that `finish(attend)` must equal.
+"""
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from linnet.config import Section, parse_section
+from linnet.errors import InputError, UnsupportedError
+from linnet.ops.layout import check_qkv, layout
+from linnet.ops.positions import reflect, rotary_angles, rotate
+from linnet.registry import ATTENTION
+
+State = tuple[Tensor, ...]
+Positions = Literal["lrpe", "rope", "none"]
+
+
+class Core(nn.Module):
+    """One attention mechanism on q, k (B,H,N,D) and v (B,H,N,E)."""
+
+    Options: ClassVar[type[Section]] = Section
+    what: ClassVar[str]  # the idea in one line
+    paper: ClassVar[str]
+    cost: ClassVar[str]  # time for N tokens of head width D
+    causal_form: ClassVar[bool] = True
+    bidirectional_form: ClassVar[bool] = True
+    recurrent: ClassVar[bool] = True  # prefill and step exist where causal
+    packed: ClassVar[bool] = True  # segments are supported
+    any_length: ClassVar[bool] = True
+    qkv_gain: ClassVar[float] = 1.0  # of the Xavier initialization of the query, key and value projections
+
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: Section) -> None:
+        super().__init__()
+        self.heads, self.head_dim, self.causal, self.options = heads, head_dim, causal, options
+        if causal and not self.causal_form:
+            raise UnsupportedError(f"{self.name} has no causal form: causal=False is allowed")
+        if not causal and not self.bidirectional_form:
+            raise UnsupportedError(f"{self.name} has no bidirectional form: causal=True is allowed")
+
+    @property
+    def name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """o (B,H,N,E) of q, k (B,H,N,D) and v (B,H,N,E)."""
+        return self.run(q, k, v, self.causal, key_mask, segments)
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        """`forward` with the direction given by the caller."""
+        self._check(q, k, v, segments)
+        return self.finish(self.attend(q, k, v, causal, key_mask, segments))
+
+    def _check(self, q: Tensor, k: Tensor, v: Tensor, segments: Tensor | None) -> None:
+        """One-line errors for tensors that do not fit this core."""
+        _, H, _ = check_qkv(q, k, v)
+        if (H, q.shape[3]) != (self.heads, self.head_dim):
+            raise InputError(f"q has {H} heads of width {q.shape[3]}: this core has {self.heads} of {self.head_dim}")
+        if segments is not None and not self.packed:
+            raise UnsupportedError(f"{self.name} does not support segments: give each sequence a row of its own")
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        """The output (B,H,N,E) before `finish`."""
+        raise NotImplementedError
+
+    def weights(
+        self, q: Tensor, k: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None, normalize: bool = False
+    ) -> Tensor:
+        """Dense A (B,H,N,N), for which A @ v is the output before any norm; `normalize`: rows divided by their sum."""
+        self._check(q, k, k, segments)
+        A = self.dense(q, k, self.causal, key_mask, segments)
+        if not normalize:
+            return A
+        total = A.sum(dim=-1, keepdim=True)
+        return torch.where(total == 0, 0, A / torch.where(total == 0, 1, total))
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        """The weights as their equation reads."""
+        raise NotImplementedError
+
+    def finish(self, o: Tensor) -> Tensor:
+        """What follows the weighted sum; nothing, unless the mechanism brings a norm."""
+        return o
+
+    def prefill(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None, state: State | None = None
+    ) -> tuple[Tensor, State]:
+        """Like a causal `forward`, from a state and with the state after the last real token."""
+        self._check(q, k, v, None)
+        self.check_recurrent()
+        o, state = self.extend(q, k, v, key_mask, state)
+        return self.finish(o), state
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+        """One token more: `prefill` of one token, written for speed where that pays."""
+        return self.prefill(q, k, v, None, state)
+
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None) -> tuple[Tensor, State]:
+        """`attend` from a state."""
+        raise NotImplementedError
+
+    def check_recurrent(self) -> None:
+        """The one-line error where there is no state to carry."""
+        if not (self.causal and self.recurrent):
+            why = "it was built with causal=False" if self.recurrent else "it has no recurrent state"
+            raise UnsupportedError(f"{self.name} cannot prefill or step: {why}")
+
+
+class RelativePositions(nn.Module):
+    """Rotary positions: "rope" with fixed angles, "lrpe" with learned angles after a frozen Householder reflection."""
+
+    theta: Tensor
+    u: Tensor
+
+    def __init__(self, kind: Positions, head_dim: int) -> None:
+        super().__init__()
+        self.kind = kind
+        if kind != "none" and head_dim % 2:
+            raise InputError(f"positions={kind!r} needs an even head width, not {head_dim}")
+        if kind == "lrpe":
+            self.theta = nn.Parameter(rotary_angles(head_dim))
+            self.register_buffer("u", nn.functional.normalize(torch.randn(head_dim), dim=0))
+        elif kind == "rope":
+            self.register_buffer("theta", rotary_angles(head_dim), persistent=False)
+
+    def forward(self, x: Tensor, position: Tensor) -> Tensor:
+        """x (B,H,N,D) at `position` (N,) or (B,N)."""
+        if self.kind == "none":
+            return x
+        return rotate(reflect(x, self.u) if self.kind == "lrpe" else x, self.theta, position)
+
+
+def positions_of(x: Tensor, key_mask: Tensor | None, segments: Tensor | None, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Where the tokens of x (B,H,N,D) stand, (N,) or (B,N), and where the next one would, (B,); `start` (B,) is added."""
+    where = layout(x.shape[0], x.shape[2], key_mask, segments, x.device)
+    length = torch.as_tensor(where.length, device=x.device).expand(x.shape[0])
+    if start is None:
+        return where.position, length
+    return where.position + start[:, None], length + start
+
+
+class Mixer(nn.Module):
+    """A core between its projections: x (B,N,M) -> y (B,N,M)."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__()
+        self.core = core
+        M = core.heads * core.head_dim
+        self.qkv = nn.Linear(M, 3 * M)
+        self.out = nn.Linear(M, M)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier uniform for each of the four projections, biases 0."""
+        for weight in self.qkv.weight.chunk(3):
+            nn.init.xavier_uniform_(weight, gain=self.core.qkv_gain)
+        nn.init.xavier_uniform_(self.out.weight)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """y (B,N,M) of x (B,N,M)."""
+        return self._merge(self.core(*self._split(x), key_mask=key_mask, segments=segments))
+
+    def prefill(self, x: Tensor, key_mask: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
+        """y, and the state after the last real token; `state` continues an earlier prefill or step."""
+        o, state = self.core.prefill(*self._split(x), key_mask=key_mask, state=state)
+        return self._merge(o), state
+
+    def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        """y_t (B,1,M) of the next token x_t (B,1,M), and the state after it."""
+        o, state = self.core.step(*self._split(x_t), state)
+        return self._merge(o), state
+
+    def weights(
+        self, x: Tensor, normalize: bool = False, key_mask: Tensor | None = None, segments: Tensor | None = None
+    ) -> Tensor:
+        """Dense attention weights (B,H,N,N) before any norm; `normalize`: rows divided by their sum."""
+        q, k, _ = self._split(x)
+        return self.core.weights(q, k, key_mask, segments, normalize)
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v (B,H,N,D) of x (B,N,M)."""
+        M = self.core.heads * self.core.head_dim
+        if x.dim() != 3 or x.shape[2] != M:
+            raise InputError(f"x has shape {tuple(x.shape)}: it must be (batch, tokens, width) with width {M}")
+        q, k, v = self.qkv(x).unflatten(2, (3, self.core.heads, self.core.head_dim)).permute(2, 0, 3, 1, 4)
+        return q, k, v
+
+    def _merge(self, o: Tensor) -> Tensor:
+        """y (B,N,M) of o (B,H,N,D)."""
+        return self.out(o.transpose(1, 2).flatten(2))
+
+
+def create_attention(name: str, *, heads: int, head_dim: int, causal: bool, **options: Any) -> Core:
+    """The core of a mechanism by name: o = core(q, k, v, key_mask=None, segments=None)."""
+    cls = ATTENTION[name]
+    for key, value in (("heads", heads), ("head_dim", head_dim)):
+        if not isinstance(value, int) or value < 1:
+            raise InputError(f"{key} is {value!r}: it must be a whole number of at least 1")
+    if not isinstance(causal, bool):
+        raise InputError(f"causal is {causal!r}: it must be True or False")
+    core: Core = cls(heads, head_dim, causal, parse_section(cls.Options, options, name))
+    return core
+
+
+def create_mixer(name: str, *, width: int, heads: int, causal: bool, **options: Any) -> Mixer:
+    """A mechanism with its projections by name: y = mixer(x, key_mask=None, segments=None)."""
+    if not isinstance(width, int) or not isinstance(heads, int) or heads < 1 or width < 1 or width % heads:
+        raise InputError(f"width {width!r} and heads {heads!r}: heads must divide width")
+    return Mixer(create_attention(name, heads=heads, head_dim=width // heads, causal=causal, **options))
+
+
+def describe_attention(name: str) -> dict[str, Any]:
+    """What a mechanism is and what it can do."""
+    cls = ATTENTION[name]
+    return {
+        "what": cls.what,
+        "paper": cls.paper,
+        "cost": cls.cost,
+        "causal": cls.causal_form,
+        "bidirectional": cls.bidirectional_form,
+        "recurrent": cls.recurrent and cls.causal_form,
+        "packed": cls.packed,
+        "any_length": cls.any_length,
+    }
+

@@ -1,0 +1,53 @@
+"""The 1+elu linear attention of "Transformers are RNNs" (arXiv 2006.16236), with its denominator.
+
+o_t = phi(q_t)^T S_t / max(phi(q_t)^T z_t, 1e-6), phi = 1 + elu, S_t = sum_s phi(k_s) v_s^T, z_t = sum_s phi(k_s).
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import elu
+
+from linnet.attention.base import Core, State
+from linnet.ops import linear_attention, reference
+from linnet.ops.layout import layout
+from linnet.ops.linear import EPS
+from linnet.registry import ATTENTION
+
+
+def phi(x: Tensor) -> Tensor:
+    """1 + elu(x), which is positive."""
+    return 1 + elu(x)
+
+
+@ATTENTION.add("elu")
+class EluAttention(Core):
+    """Features 1 + elu, divided by their sum."""
+
+    what = "1+elu features, divided by their sum"
+    paper = "Transformers are RNNs, ICML 2020, arXiv 2006.16236"
+    cost = "N D^2"
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        return linear_attention(phi(q), phi(k), v, causal, normalize=True, key_mask=key_mask, segments=segments)
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+        A = reference.linear_weights(phi(q), phi(k), where, causal)
+        return A / A.sum(dim=-1, keepdim=True).clamp(min=EPS)  # M10
+
+    def extend(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
+    ) -> tuple[Tensor, State]:
+        return linear_attention(
+            phi(q), phi(k), v, normalize=True, key_mask=key_mask, state=state, return_state=True
+        )
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+        S, z = state
+        a, b = phi(q).to(S.dtype), phi(k).to(S.dtype)
+        S = torch.addcmul(S, b.mT, v.to(S.dtype))  # (B, H, D, E)
+        z = z + b.squeeze(2)
+        o = a @ S / (a @ z[..., None]).clamp(min=EPS)
+        return o.to(v.dtype), (S, z)

@@ -1,0 +1,107 @@
+"""NormAttention of TransNormer (arXiv 2210.10340): linear attention without a denominator, then a norm.
+
+T_t = sum_s (q_t . k_s) v_s with q = R_t H phi(q), k = R_s H phi(k); O = SRMS(T) over the merged heads. Dividing by the
+sum of the scores is what makes the gradients of linear attention unbounded; the norm bounds them.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import elu, layer_norm
+
+from linnet.attention.base import Core, Positions, RelativePositions, State, positions_of
+from linnet.config import Section
+from linnet.errors import InputError
+from linnet.ops import linear_attention, reference
+from linnet.ops.layout import layout
+from linnet.ops.rms import rms, srms
+from linnet.registry import ATTENTION
+
+
+class NormOptions(Section):
+    """`phi`: T2 of the paper uses 1+elu, T1 plain elu."""
+
+    phi: Literal["1+elu", "elu"] = "1+elu"
+    positions: Positions = "lrpe"
+    xnorm: Literal["srms", "rms", "layer", "none"] = "srms"
+
+
+class MergedNorm(nn.Module):
+    """A norm of (B,H,N,E) over the merged width H*E of each token."""
+
+    def __init__(self, kind: str, width: int) -> None:
+        super().__init__()
+        self.kind, self.width = kind, width
+        if kind in ("rms", "layer"):
+            self.gain = nn.Parameter(torch.ones(width))
+        if kind == "layer":
+            self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, o: Tensor) -> Tensor:
+        if self.kind == "none":
+            return o
+        if self.kind == "srms":
+            return srms(o, dim=(1, 3))  # M2
+        merged = o.transpose(1, 2).flatten(2)  # (B, N, H*E)
+        if merged.shape[2] != self.width:
+            raise InputError(f"v has {merged.shape[2]} entries a token: xnorm={self.kind!r} was built for {self.width}")
+        if self.kind == "rms":
+            merged = rms(merged, self.gain)
+        else:
+            merged = layer_norm(merged, (self.width,), self.gain, self.bias)
+        return merged.unflatten(2, (o.shape[1], -1)).transpose(1, 2)
+
+
+@ATTENTION.add("norm")
+class NormAttention(Core):
+    """Unscaled linear attention followed by a norm over the merged heads."""
+
+    what = "linear attention without a denominator, then a norm over the merged width"
+    paper = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
+    cost = "N D^2"
+    qkv_gain = 2**-0.5
+    Options = NormOptions
+    options: NormOptions
+
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: NormOptions) -> None:
+        super().__init__(heads, head_dim, causal, options)
+        self.positions = RelativePositions(options.positions, head_dim)
+        self.xnorm = MergedNorm(options.xnorm, heads * head_dim)
+
+    def _features(self, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """phi, then the rotation."""
+        shift = 1 if self.options.phi == "1+elu" else 0
+        phi_q, phi_k = (elu(x) + shift if shift else elu(x) for x in (q, k))
+        return self.positions(phi_q, position), self.positions(phi_k, position)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        phi_q, phi_k = self._features(q, k, positions_of(q, key_mask, segments)[0])
+        return linear_attention(phi_q, phi_k, v, causal, key_mask=key_mask, segments=segments)
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+        phi_q, phi_k = self._features(q, k, where.position)
+        return reference.linear_weights(phi_q, phi_k, where, causal)  # M1
+
+    def finish(self, o: Tensor) -> Tensor:
+        return self.xnorm(o)
+
+    def extend(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
+    ) -> tuple[Tensor, State]:
+        S, start = state if state is not None else (None, None)
+        position, length = positions_of(q, key_mask, None, start)
+        phi_q, phi_k = self._features(q, k, position)
+        before = None if S is None else (S,)
+        o, (S,) = linear_attention(phi_q, phi_k, v, key_mask=key_mask, state=before, return_state=True)
+        return o, (S, length)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+        S, start = state
+        phi_q, phi_k = self._features(q, k, start[:, None])
+        S = torch.addcmul(S, phi_k.mT.to(S.dtype), v.to(S.dtype))  # (B, H, D, E)  M8
+        o = phi_q.to(S.dtype) @ S
+        return self.finish(o.to(v.dtype)), (S, start + 1)

@@ -1,0 +1,67 @@
+"""Softmax attention, the vanilla mechanism: softmax(q k^T / sqrt(D)) v, through scaled_dot_product_attention."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from linnet.attention.base import Core, Positions, RelativePositions, State, positions_of
+from linnet.config import Section
+from linnet.ops import reference
+from linnet.ops.block import Rule, dense
+from linnet.ops.layout import layout, visible
+from linnet.registry import ATTENTION
+
+
+class SoftmaxOptions(Section):
+    """`positions` rotates queries and keys; `dropout` drops weights while training."""
+
+    positions: Positions = "none"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+@ATTENTION.add("softmax")
+class SoftmaxAttention(Core):
+    """The quadratic mechanism that the others are measured against."""
+
+    what = "softmax over all keys"
+    paper = "Attention Is All You Need, NeurIPS 2017, arXiv 1706.03762"
+    cost = "N^2 D"
+    Options = SoftmaxOptions
+    options: SoftmaxOptions
+
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: SoftmaxOptions) -> None:
+        super().__init__(heads, head_dim, causal, options)
+        self.positions = RelativePositions(options.positions, head_dim)
+
+    def _rule(self, causal: bool) -> Rule:
+        return Rule("softmax", causal, self.head_dim**-0.5, self.options.dropout if self.training else 0.0)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+        q, k = self.positions(q, where.position), self.positions(k, where.position)
+        if where.real is None and where.run is None:
+            return dense(q, k, v, None, self._rule(causal))
+        return dense(q, k, v, visible(where, causal), self._rule(False))
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+        q, k = self.positions(q, where.position), self.positions(k, where.position)
+        return reference.block_weights(q, k, where, q.shape[2], "softmax", causal)  # M5, one block
+
+    def extend(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
+    ) -> tuple[Tensor, State]:
+        """The state is the cache: keys, values, which of them are real (B, N), and the number of positions (B,)."""
+        B, _, N, _ = q.shape
+        position, length = positions_of(q, key_mask, None, None if state is None else state[3])
+        q, k = self.positions(q, position), self.positions(k, position)
+        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask.bool()
+        see = torch.ones(N, N, dtype=torch.bool, device=q.device).tril() & real[:, None, None, :]  # (B, 1, N, N)
+        if state is not None:
+            k, v, real = (torch.cat(pair, dim=-2 if pair[0].dim() == 4 else 1) for pair in zip(state, (k, v, real)))
+            see = torch.cat([state[2][:, None, None].expand(-1, 1, N, -1), see], dim=3)
+        return dense(q, k, v, see, self._rule(False)), (k, v, real, length)

@@ -1,0 +1,30 @@
+"""The command line: one file per command, and what they share, the `--json` option and two ways to print.
+
+A command file imports nothing heavy at its top: `linnet --help` reads every one of them.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
+
+
+def print_json(data: object) -> None:
+    """The machine-readable answer of a command."""
+    print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table for people: fitted to their terminal; in a file or pipe each row stays on one line."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(width=None if sys.stdout.isatty() else 1000).print(table)

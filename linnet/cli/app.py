@@ -1,0 +1,88 @@
+"""The `linnet` program: it gathers the commands and turns every failure into one line and an exit code.
+
+To add a command, write `linnet/cli/<name>.py` with a function `command` and add the name to COMMANDS.
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from linnet import __version__
+from linnet.errors import LinnetError
+
+COMMANDS = ("list", "doctor")  # in the order of `linnet --help`
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 100})
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"linnet {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def linnet(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Transformers whose cost grows linearly with length.
+
+    Every command explains itself: `linnet COMMAND --help` shows its options and an example.
+
+    \b
+    Example:
+      linnet list attention
+    """
+    del version  # its callback has acted
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+
+
+for _name in COMMANDS:
+    app.command(_name)(import_module(f"linnet.cli.{_name}").command)
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line and return its exit code: 0, 1 failed, 2 bad usage, 130 interrupted.
+
+    `--debug` before the command shows the traceback of a failure.
+    """
+    if list(args[:1]) == ["--debug"]:
+        return _invoke(args[1:])
+    try:
+        return _invoke(args)
+    except LinnetError as error:
+        return _fail(str(error), error.exit_code)
+    except typer.TyperException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 130)
+    except OSError as error:
+        place = f": {error.filename}" if error.filename is not None else ""
+        return _fail(f"{error.strerror or error}{place}", 1)
+    except Exception as error:  # noqa: BLE001  the last resort: a defect of ours is told in one line too
+        again = f"linnet --debug {shlex.join(args)}"
+        return _fail(f"{type(error).__name__}: {error} (a defect of linnet: `{again}` tells more)", 1)
+
+
+def _invoke(args: Sequence[str]) -> int:
+    code = get_command(app).main(args=list(args), prog_name="linnet", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    print("linnet:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def main() -> None:
+    """Entry point of the `linnet` script."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,129 @@
+"""`linnet doctor`: what this machine and this installation offer, and what to do about the rest."""
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from linnet import __version__
+from linnet.cli import Json, print_json, print_table
+
+CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")  # x86-64, then ARM
+
+
+class Check(NamedTuple):
+    """One line of the diagnosis; `status` is "ok", "missing" (optional) or "wrong" (must be mended)."""
+
+    name: str
+    status: str
+    found: str
+    advice: str = ""
+
+
+def command(json: Json = False) -> None:
+    """Check the installation: versions, extras, processor, memory, data sets and backends.
+
+    "missing" is optional and says how to get it; "wrong" must be mended, and the exit code is then 1.
+
+    \b
+    Examples:
+      linnet doctor
+      linnet doctor --json
+    """
+    checks = [*_packages(), *_machine(), _data(os.environ.get("LINNET_DATA")), *_backends()]
+    healthy = all(check.status != "wrong" for check in checks)
+    if json:
+        print_json({"ok": healthy, "checks": [check._asdict() for check in checks]})
+    else:
+        print_table(["status", "what", "found", "what to do"], [[c.status, c.name, *c[2:]] for c in checks])
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _packages() -> Iterator[Check]:
+    """linnet, Python, the core packages, then each extra as a whole."""
+    yield Check("python", "ok", platform.python_version())
+    if _version("linnet") is None:
+        yield Check("linnet", "wrong", f"{__version__}, run from source", "pip install -e .")
+        return
+    yield Check("linnet", "ok", __version__)
+    extras: dict[str, list[str]] = {}
+    for requirement in requires("linnet") or []:
+        package = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+        group = re.search(r"extra == ['\"](\w+)", requirement)
+        extras.setdefault(group[1] if group else "", []).append(package)
+    for package in extras.pop("", []):
+        found = _version(package)
+        reinstall = "" if found else f"pip install {package}"
+        yield Check(package, "ok" if found else "wrong", found or "not installed", reinstall)
+    for extra, packages in extras.items():
+        absent = [package for package in packages if _version(package) is None]
+        found = ", ".join(f"{package} {_version(package)}" for package in packages if package not in absent)
+        lacking = f"{found}; lacks {', '.join(absent)}" if found else f"lacks {', '.join(absent)}"
+        advice = f"pip install 'linnet[{extra}]'" if absent else ""
+        yield Check(f"extra {extra}", "missing" if absent else "ok", lacking if absent else found, advice)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _machine() -> Iterator[Check]:
+    import torch
+
+    cpuinfo = Path("/proc/cpuinfo")
+    words = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    flags = [flag for flag in CPU_FLAGS if flag in words] or [torch.backends.cpu.get_cpu_capability()]
+    yield Check("processor", "ok", f"{platform.machine()}, {os.cpu_count()} cores, {' '.join(flags)}")
+    yield Check("threads", "ok", f"{torch.get_num_threads()} (torch)")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield Check("memory", "ok", f"{memory / 2**30:.1f} GiB")
+    if torch.cuda.is_available():
+        yield Check("gpu", "ok", torch.cuda.get_device_name())
+    else:
+        yield Check("gpu", "missing", "none that torch can use", "nothing: every mechanism runs on the CPU")
+
+
+def _data(place: str | None) -> Check:
+    advice = "set LINNET_DATA to the folder that holds your data sets"
+    if not place:
+        return Check("LINNET_DATA", "missing", "not set", advice)
+    if not Path(place).is_dir():
+        return Check("LINNET_DATA", "wrong", f"{place} is not a folder", advice)
+    found = sorted(entry.name for entry in Path(place).iterdir() if entry.is_dir())
+    if not found:
+        return Check("LINNET_DATA", "missing", f"{place} is empty", "put data sets there, one folder each")
+    return Check("LINNET_DATA", "ok", f"{place}: {', '.join(found)}")
+
+
+def _backends() -> Iterator[Check]:
+    """LINNET_BACKEND, then for each op the backends that do compute here: each is tried."""
+    import torch
+
+    from linnet import ops
+    from linnet.errors import InputError
+    from linnet.ops.backend import NAMES
+
+    wanted = os.environ.get("LINNET_BACKEND")
+    known = not wanted or wanted in NAMES
+    advice = "" if known else f"set LINNET_BACKEND to one of {', '.join(NAMES)}, or unset it"
+    yield Check("LINNET_BACKEND", "ok" if known else "wrong", wanted or "not set: linnet chooses", advice)
+    x = torch.ones(1, 1, 4, 2)
+    for op in (ops.linear_attention, ops.exp_attention, ops.block_attention):
+        usable = []
+        for backend in NAMES:
+            try:
+                op(x, x, x, causal=True, backend=backend)
+            except (InputError, ImportError):
+                continue
+            usable.append(backend)
+        status = "ok" if "torch" in usable else "wrong"
+        yield Check(op.__name__, status, f"backends {', '.join(usable) or 'none'}")

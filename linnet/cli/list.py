@@ -1,0 +1,93 @@
+"""`linnet list`: what there is to choose from, read from the registries."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from linnet.cli import Json, print_json, print_table
+from linnet.errors import InputError, unknown
+
+Row = dict[str, Any]
+
+
+def _attention() -> list[Row]:
+    import linnet
+
+    return [{"name": name, **linnet.describe_attention(name)} for name in linnet.list_attention()]
+
+
+def _models() -> list[Row]:
+    import linnet
+
+    return [{"name": name} for name in linnet.list_models()]
+
+
+def _tasks() -> list[Row]:
+    from linnet.registry import TASK
+
+    return [{"name": name} for name in TASK.names()]
+
+
+def _recipes() -> list[Row]:
+    from linnet.config import recipe_names
+
+    return [{"name": name} for name in recipe_names()]
+
+
+KINDS: dict[str, Callable[[], list[Row]]] = {
+    "attention": _attention,
+    "models": _models,
+    "tasks": _tasks,
+    "recipes": _recipes,
+}
+ATTENTION_COLUMNS = {
+    "name": "name",
+    "what": "what",
+    "causal": "causal",
+    "recurrent": "recurrent state",
+    "cost": "cost",
+    "packed": "packed",
+}
+
+
+def command(
+    kind: Annotated[str, typer.Argument(help="attention, models, tasks or recipes.", metavar="KIND")],
+    json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+) -> None:
+    """Show what there is: attention mechanisms, model presets, tasks or recipes.
+
+    A name in the first column is what create_mixer, create_model, a recipe or `linnet train` accepts.
+
+    \b
+    Examples:
+      linnet list attention
+      linnet list models --json
+    """
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    if json and markdown:
+        raise InputError("--json and --markdown: give one of them, not both")
+    rows = KINDS[kind]()
+    if json:
+        print_json(rows)
+        return
+    columns = ATTENTION_COLUMNS if kind == "attention" else {"name": "name"}
+    cells = [[_cell(row[key]) for key in columns] for row in rows]
+    if markdown:
+        print(_markdown(list(columns.values()), cells))
+    else:
+        print_table(list(columns.values()), cells)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    quoted = [[f"`{name}`", *(cell.replace("|", "\\|") for cell in rest)] for name, *rest in rows]
+    lines = [columns, ["---"] * len(columns), *quoted]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

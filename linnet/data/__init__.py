@@ -1,0 +1,1 @@
+"""Text in, blocks of token ids out: corpora, tokenizers, packing and masking, without torch."""

@@ -1,0 +1,149 @@
+"""Block attention: softmax or ReLA inside non-overlapping blocks of w tokens, linear in the number of tokens.
+
+DiagAttention of TransNormer (arXiv 2210.10340) and the diagonal branch of LLN+Diag (arXiv 2311.13541). Blocks are
+counted from the first real token of a row or segment. Without masks the blocks are plain reshapes; with a key mask each
+row is first shifted to its first real token; with segments each slice of w queries looks at the slices beside it.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from linnet.errors import InputError, unknown
+from linnet.ops import reference
+from linnet.ops.backend import choose
+from linnet.ops.layout import Layout, check_qkv, layout
+
+KINDS = ("softmax", "rela")
+
+
+class Rule(NamedTuple):
+    """How scores become weights."""
+
+    kind: str
+    causal: bool
+    scale: float
+    dropout: float = 0.0
+
+
+def block_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    block: int = 64,
+    kind: str = "softmax",
+    causal: bool = True,
+    key_mask: Tensor | None = None,
+    segments: Tensor | None = None,
+    scale: float | None = None,
+    backend: str | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attention of q, k (B,H,N,D) over v (B,H,N,E) inside blocks of `block` tokens -> (B,H,N,E).
+
+    `kind` is "softmax" or "rela" (the ReLU of the scores, without a normalizer); scores are q.k times `scale`, by
+    default D^-1/2. The last block may be shorter; a query that sees no real key gives zeros. `dropout` is the share
+    of weights that are dropped.
+    """
+    B, _, N = check_qkv(q, k, v)
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    if not isinstance(block, int) or block < 1:
+        raise InputError(f"block is {block!r}: it must be a whole number of at least 1")
+    if choose("block_attention", ("reference", "torch"), backend) == "reference":
+        return reference.block_attention(q, k, v, block, kind, causal, key_mask, segments, scale)
+    rule = Rule(kind, causal, q.shape[-1] ** -0.5 if scale is None else scale, dropout)
+    where = layout(B, N, key_mask, segments, v.device)
+    with torch.autocast(v.device.type, enabled=False):
+        if where.run is not None:
+            return attend_blocks(q, k, v, block_ids(where, block), where.real, block, rule)
+        if where.real is None:
+            return _aligned(q, k, v, None, block, rule)
+        return _shifted(q, k, v, where.real, block, rule)
+
+
+def block_ids(where: Layout, block: int) -> Tensor:
+    """(B, N) numbers that are equal for two tokens of one run and one block."""
+    own = where.position // block
+    return own if where.run is None else where.run * 2**32 + own
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: Rule) -> Tensor:
+    """Attention of (..., T, D) queries over (..., K, D) keys where `see` (..., T, K) allows; a blind row gives zeros."""
+    if rule.kind == "rela":
+        wide = torch.promote_types(v.dtype, torch.float32)
+        A = q.to(wide) @ k.to(wide).mT * rule.scale
+        A = A if see is None else torch.where(see, A, 0)
+        A = (A.tril() if rule.causal else A).relu()  # M6
+        return (F.dropout(A, rule.dropout) @ v.to(wide)).to(v.dtype)
+    if see is None:
+        return F.scaled_dot_product_attention(  # M5
+            q, k, v, is_causal=rule.causal, scale=rule.scale, dropout_p=rule.dropout
+        )
+    see = see.tril() if rule.causal else see
+    blind = ~see.any(dim=-1, keepdim=True)
+    o = F.scaled_dot_product_attention(q, k, v, attn_mask=see | blind, scale=rule.scale, dropout_p=rule.dropout)
+    return o.masked_fill(blind, 0)
+
+
+def _aligned(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, block: int, rule: Rule) -> Tensor:
+    """Blocks that start at token 0 of every row: whole ones by a reshape, then the shorter rest."""
+    N = q.shape[2]
+    whole = N - N % block
+    parts = []
+    for tokens, w in ((slice(0, whole), block), (slice(whole, N), N - whole)):
+        if tokens.start == tokens.stop:
+            continue
+        a, b, c = (x[:, :, tokens].unflatten(2, (-1, w)) for x in (q, k, v))  # (B, H, N/w, w, .)
+        see = None if real is None else real[:, None, tokens].unflatten(2, (-1, w))[..., None, :]  # (B, 1, N/w, 1, w)
+        see = None if see is None else see.expand(-1, -1, -1, w, -1)
+        parts.append(dense(a, b, c, see, rule).flatten(2, 3))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+
+def _shifted(q: Tensor, k: Tensor, v: Tensor, real: Tensor, block: int, rule: Rule) -> Tensor:
+    """A key mask: turn every row so that its first real token comes first, attend, turn back."""
+    N = q.shape[2]
+    index = torch.arange(N, device=q.device)
+    first = torch.where(real, index, N).amin(dim=1, keepdim=True) % N  # (B, 1)
+    there, back = (index + first) % N, (index - first) % N  # (B, N)
+    a, b, c = (_pick(x, there) for x in (q, k, v))
+    o = _aligned(a, b, c, real.gather(1, there), block, rule)
+    return _pick(o, back)
+
+
+def _pick(x: Tensor, index: Tensor) -> Tensor:
+    """Tokens of x (B,H,N,D) by index (B,N)."""
+    return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
+
+
+def attend_blocks(
+    q: Tensor, k: Tensor, v: Tensor, ids: Tensor, real: Tensor | None, block: int, rule: Rule
+) -> Tensor:
+    """Attention among neighbors with equal block ids (B,N), each block contiguous and at most `block` tokens long.
+
+    Wherever blocks start, the keys of a query lie less than `block` tokens away: for a slice of w queries, in its own
+    slice and the one on either side (causal: before).
+    """
+    N = q.shape[2]
+    extra = -N % block
+    real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+    q, k, v = (F.pad(x, (0, 0, 0, extra)).unflatten(2, (-1, block)) for x in (q, k, v))  # (B, H, n, w, .)
+    ids, real = (F.pad(x, (0, extra), value=fill).unflatten(1, (-1, block)) for x, fill in ((ids, -1), (real, False)))
+    order = torch.arange(N + extra, device=ids.device).view(1, -1, block)
+    sides = (-1, 0) if rule.causal else (-1, 0, 1)
+
+    def beside(x: Tensor, dim: int, fill: float) -> Tensor:
+        """Each slice joined with its neighbors along the token axis `dim + 1`."""
+        n = x.shape[dim]
+        edge = torch.full_like(x.narrow(dim, 0, 1), fill)
+        ring = torch.cat([edge, x, edge], dim=dim)
+        return torch.cat([ring.narrow(dim, 1 + side, n) for side in sides], dim=dim + 1)
+
+    see = (ids[..., :, None] == beside(ids, 1, -1)[..., None, :]) & beside(real, 1, False)[..., None, :]
+    if rule.causal:
+        see = see & (order[..., :, None] >= beside(order, 1, -1)[..., None, :])
+    o = dense(q, beside(k, 2, 0), beside(v, 2, 0), see[:, None], rule._replace(causal=False))  # (B, H, n, w, E)
+    return o.flatten(2, 3)[:, :, :N]

@@ -1,0 +1,95 @@
+"""Where each token stands: what a key mask and segments say, in the one form that every op uses.
+
+A segment is a maximal run of equal ids. Positions count from the first real token of the row or segment, so that
+left padding, right padding and packing all equal the plain run; a masked token inside a row only removes its key.
+Masked tokens before the first and after the last real token belong to the runs of those two tokens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from linnet.errors import InputError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Per token: is its key real, which run is it in, and which position does it have there."""
+
+    real: Tensor | None  # (B, N) bool; None: all real
+    run: Tensor | None  # (B, N) int64, 0, 1, ... along the row; None: one run
+    position: Tensor  # (N,) or (B, N) int64
+    length: Tensor | int  # (B,) int64 or int: positions used by the last run, i.e. where a next token would stand
+
+
+def layout(B: int, N: int, key_mask: Tensor | None, segments: Tensor | None, device: torch.device) -> Layout:
+    """Read and check a key mask (bool or 0/1, True = real) and segment ids, both (B, N)."""
+    index = torch.arange(N, device=device)
+    if key_mask is None and segments is None:
+        return Layout(None, None, index, N)
+    real = None if key_mask is None else _checked("key_mask", key_mask, B, N).to(device=device).bool()
+    seen = torch.ones(B, N, dtype=torch.bool, device=device) if real is None else real
+    last = torch.where(seen, index, -1).amax(dim=1, keepdim=True)  # (B, 1); -1: nothing is real
+    if segments is None:
+        run = torch.zeros(B, N, dtype=torch.int64, device=device)
+    else:
+        ids = _checked("segments", segments, B, N).to(device=device)
+        change = torch.zeros(B, N, dtype=torch.int64, device=device)
+        change[:, 1:] = (ids[:, 1:] != ids[:, :-1]).to(torch.int64)
+        run = change.cumsum(dim=1)
+        first = torch.where(seen, index, N - 1).amin(dim=1, keepdim=True)
+        bounds = run.gather(1, first), run.gather(1, last.clamp(min=0))
+        run = torch.minimum(torch.maximum(run, bounds[0]), bounds[1])
+    start = torch.full((B, N), N, dtype=torch.int64, device=device)  # first real token of every run
+    start = start.scatter_reduce(1, run, torch.where(seen, index, N), "amin").gather(1, run)
+    position = (torch.minimum(index, last) - start).clamp(min=0)
+    length = torch.where(last >= 0, position[:, -1:] + 1, 0).squeeze(1)
+    return Layout(real, None if segments is None else run, position, length)
+
+
+def _checked(name: str, x: Tensor, B: int, N: int) -> Tensor:
+    """`x` if it is (B, N) and of a fitting type, else the one-line error."""
+    if tuple(x.shape) != (B, N):
+        raise InputError(f"{name} has shape {tuple(x.shape)}: it must be (batch, tokens) = ({B}, {N})")
+    if name == "segments" and (x.is_floating_point() or x.is_complex()):
+        raise InputError(f"segments has type {x.dtype}: it must hold integers")
+    return x
+
+
+def clock(where: Layout, B: int) -> Tensor:
+    """(B, N) positions by which decay counts; in a row without a real token no time passes for its state (at -1)."""
+    position = where.position.expand(B, -1)
+    return position if isinstance(where.length, int) else torch.where(where.length[:, None] > 0, position, -1)
+
+
+def visible(where: Layout, causal: bool) -> Tensor:
+    """Which key each query may see: bool, broadcast to (B, 1, N, N), rows are queries."""
+    N = where.position.shape[-1]
+    see = torch.ones(1, 1, N if causal else 1, N, dtype=torch.bool, device=where.position.device)
+    if causal:
+        see = see.tril()
+    if where.real is not None:
+        see = see & where.real[:, None, None, :]
+    if where.run is not None:
+        see = see & (where.run[:, None, :, None] == where.run[:, None, None, :])
+    return see
+
+
+def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:
+    """(B, H, N) of three tensors that fit together, else a one-line error."""
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if not q.dim() == k.dim() == v.dim() == 4:
+        raise InputError(f"{shapes}: each must have four axes (batch, heads, tokens, width)")
+    if q.shape[:3] != k.shape[:3] or q.shape[:3] != v.shape[:3]:
+        raise InputError(f"{shapes}: batch, heads and tokens must be the same in all three")
+    if q.shape[3] != k.shape[3]:
+        raise InputError(f"{shapes}: q and k must have the same width")
+    if min(q.shape) < 1 or v.shape[3] < 1:
+        raise InputError(f"{shapes}: no axis may be empty")
+    if not q.dtype == k.dtype == v.dtype:
+        raise InputError(f"q is {q.dtype}, k {k.dtype}, v {v.dtype}: all three must have one type")
+    if not q.is_floating_point():
+        raise InputError(f"q, k and v are {q.dtype}: they must be floating point")
+    B, H, N, _ = q.shape
+    return B, H, N

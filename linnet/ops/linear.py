@@ -1,0 +1,337 @@
+"""Linear attention: o_t = sum_s (phi_q_t . phi_k_s) v_s, chunked, stateful, and linear in the number of tokens.
+
+Causal: a loop over chunks keeps the state S (D x E) and the scores of one chunk in cache; the compiler sees one custom
+op, and the backward pass recomputes the states, so that only the inputs are saved. M1 and M7-M9 of docs/math.md.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from linnet.errors import InputError, UnsupportedError
+from linnet.ops import reference
+from linnet.ops.backend import choose
+from linnet.ops.layout import check_qkv, clock, layout
+
+State = tuple[Tensor, ...]
+CHUNK = 64
+EPS = 1e-6  # a normalizer is at least this
+
+
+def linear_attention(
+    phi_q: Tensor,
+    phi_k: Tensor,
+    v: Tensor,
+    causal: bool = True,
+    normalize: bool = False,
+    key_mask: Tensor | None = None,
+    segments: Tensor | None = None,
+    log_decay: Tensor | None = None,
+    state: State | None = None,
+    return_state: bool = False,
+    backend: str | None = None,
+) -> Any:
+    """Linear attention of features phi_q, phi_k (B,H,N,D) over values v (B,H,N,E) -> (B,H,N,E).
+
+    `normalize` divides by sum_s phi_q_t . phi_k_s. `log_decay` (H,) weighs a key that lies n tokens back by
+    exp(n * log_decay). A state is (S,), or (S, z) where normalized: S (B,H,D,E), z (B,H,D), float32 or wider; 
+    the result is o, or (o, state) with `return_state`. Half precision accumulates in float32.
+    """
+    B, _, N = check_qkv(phi_q, phi_k, v)
+    _check_extras(phi_q, v, causal, normalize, log_decay, state)
+    if choose("linear_attention", ("reference", "torch"), backend) == "reference":
+        return reference.linear_attention(
+            phi_q, phi_k, v, causal, normalize, key_mask, segments, log_decay, state, return_state
+        )
+    where = layout(B, N, key_mask, segments, v.device)
+    with torch.autocast(v.device.type, enabled=False):
+        if causal:
+            time = None if log_decay is None else clock(where, B)
+            S0, z0 = state if state is not None and normalize else (state[0] if state else None, None)
+            o, _, S, z = _causal(
+                phi_q, phi_k, v, where.real, where.run, time, log_decay, S0, z0, normalize, False
+            )
+            kept: State = (S, z) if normalize else (S,)
+        elif where.run is None:
+            o, kept = _bidirectional(phi_q, phi_k, v, where.real, normalize, state)
+        else:
+            o, kept = _packed(phi_q, phi_k, v, where.real, where.run, normalize), ()
+    if return_state and not kept:
+        raise UnsupportedError("return_state with segments needs causal=True")
+    return (o, kept) if return_state else o
+
+
+def _check_extras(
+    q: Tensor, v: Tensor, causal: bool, normalize: bool, log_decay: Tensor | None, state: State | None
+) -> None:
+    """One-line errors for a decay or a state that does not fit."""
+    B, H, _, D = q.shape
+    if log_decay is not None:
+        if not causal:
+            raise UnsupportedError("log_decay needs causal=True")
+        if tuple(log_decay.shape) != (H,):
+            raise InputError(f"log_decay has shape {tuple(log_decay.shape)}: it must be (heads,) = ({H},)")
+    if state is not None:
+        shapes = [(B, H, D, v.shape[3]), (B, H, D)][: 1 + normalize]
+        if [tuple(part.shape) for part in state] != shapes:
+            given = ", ".join(str(tuple(part.shape)) for part in state)
+            raise InputError(f"state has shapes {given}: it must be {', '.join(map(str, shapes))}")
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The type of states and sums: at least float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _bidirectional(
+    q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, normalize: bool, state: State | None
+) -> tuple[Tensor, State]:
+    """Every query sees every real key: two matrix products."""
+    dtype, wide = v.dtype, accumulator(v.dtype)
+    q, k, v = q.to(wide), k.to(wide), v.to(wide)
+    if real is not None:
+        k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+    S = k.mT @ v  # (B, H, D, E)
+    S = S if state is None else S + state[0].to(wide)
+    if not normalize:
+        return (q @ S).to(dtype), (S,)  # M1
+    z = k.sum(dim=2)  # (B, H, D)
+    z = z if state is None else z + state[1].to(wide)
+    den = (q @ z[..., None]).clamp(min=EPS)  # (B, H, N, 1)
+    return (q @ S / den).to(dtype), (S, z)
+
+
+def _packed(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, run: Tensor, normalize: bool) -> Tensor:
+    """Bidirectional with segments: the keys up to t, plus the keys after t, each by a causal pass."""
+    wide = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1) if normalize else v
+    past = _causal(q, k, wide, real, run, None, None, None, None, False, False)[0]
+    q, k, wide = (x.flip(2) for x in (q, k, wide))
+    back = None if real is None else real.flip(1)
+    future = _causal(q, k, wide, back, run.flip(1), None, None, None, None, False, True)[0]
+    o = past + future.flip(2)
+    return o[..., :-1] / o[..., -1:].clamp(min=EPS) if normalize else o
+
+
+class _Chunk(NamedTuple):
+    """One chunk: its slice of the tokens and, where masks, segments or decay need them, the weights of its parts."""
+
+    tokens: slice
+    real: Tensor | None  # (B, C): which keys count
+    inside: Tensor | None  # (BH, C, C): weight of key s for query t; None: the plain triangle
+    read: Tensor | None  # (BH, C, 1): weight of the state for query t
+    write: Tensor | None  # (BH, C, 1): weight of key s in the next state
+    keep: Tensor | None  # (BH, 1, 1): weight of the old state in the next
+
+
+def _walk(
+    q: Tensor, real: Tensor | None, run: Tensor | None, time: Tensor | None, log_decay: Tensor | None, strict: bool
+) -> Iterator[_Chunk]:
+    """The chunks of a row in order, with their weights."""
+    B, H, N, _ = q.shape
+    for c in range(0, N, CHUNK):
+        tokens = slice(c, min(c + CHUNK, N))
+        some = None if real is None else real[:, tokens]
+        if run is None and log_decay is None:
+            yield _Chunk(tokens, some, None, None, None, None)
+            continue
+        dtype = accumulator(q.dtype)
+        one = torch.ones(1, 1, tokens.stop - c, dtype=dtype, device=q.device)
+        inside, read, write, keep = one[..., None] * one[:, :, None], one, one, one[:, :, :1]  # (B, H, ...)
+        if log_decay is not None and time is not None:
+            rate = log_decay.to(dtype)[:, None]  # (H, 1)
+            p = time[:, None, tokens].to(dtype)  # (B, 1, C)
+            before, end = (time[:, None, c - 1 : c].to(dtype) if c else p[:, :, :1] * 0 - 1), p[:, :, -1:]
+            inside = torch.exp(rate[..., None] * (p[..., :, None] - p[..., None, :]).clamp(min=0))
+            read = torch.exp(rate * (p - before).clamp(min=0))
+            write = torch.exp(rate * (end - p).clamp(min=0))
+            keep = torch.exp(rate * (end - before).clamp(min=0))
+        if run is not None:
+            r = run[:, None, tokens]
+            before, end = run[:, None, max(c - 1, 0) : max(c, 1)], r[:, :, -1:]
+            inside = inside * (r[..., :, None] == r[..., None, :])
+            read, write, keep = read * (r == before), write * (r == end), keep * (end == before)
+        inside = inside.tril(-1 if strict else 0)
+        parts = inside, read[..., None], write[..., None], keep[..., None]
+        yield _Chunk(tokens, some, *(x.expand(B, H, -1, -1).flatten(0, 1) for x in parts))
+
+
+def _take(x: Tensor, chunk: _Chunk, dtype: torch.dtype, masked: bool = False) -> Tensor:
+    """One chunk of x as (BH, C, width); masked keys and values become 0."""
+    part = x[:, :, chunk.tokens].to(dtype)
+    if masked and chunk.real is not None:
+        part = part.masked_fill(~chunk.real[:, None, :, None], 0)
+    return part.reshape(-1, part.shape[2], part.shape[3])
+
+
+def _times(x: Tensor, weight: Tensor | None) -> Tensor:
+    return x if weight is None else x * weight
+
+
+def _triangle(A: Tensor, chunk: _Chunk, strict: bool) -> Tensor:
+    """A (BH,C,C), weighted, and exactly 0 where key s is after query t (with `strict`, also at t)."""
+    if chunk.inside is None:
+        return A.tril_(-1 if strict else 0)
+    return A.mul_(chunk.inside).masked_fill_(chunk.inside == 0, 0)  # the fill: an overflowing score times 0 is NaN
+
+
+def _start(state: Tensor | None, q: Tensor, *width: int) -> Tensor:
+    """A copy of the incoming state, or zeros, as (BH, *width)."""
+    dtype = accumulator(q.dtype)
+    if state is None:
+        return torch.zeros(q.shape[0] * q.shape[1], *width, dtype=dtype, device=q.device)
+    return state.to(dtype).reshape(-1, *width).clone()
+
+
+def _next(S: Tensor, k: Tensor, v: Tensor, chunk: _Chunk) -> Tensor:
+    """The state after a chunk: S + sum_s k_s v_s^T."""
+    if chunk.keep is None or chunk.write is None:
+        return S.baddbmm_(k.mT, v)  # M8
+    return torch.baddbmm(S * chunk.keep, (k * chunk.write).mT, v)
+
+
+@torch.library.custom_op("linnet::linear_causal", mutates_args=())
+def _causal(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor | None,
+    run: Tensor | None,
+    time: Tensor | None,
+    log_decay: Tensor | None,
+    S0: Tensor | None,
+    z0: Tensor | None,
+    normalize: bool,
+    strict: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """o (B,H,N,E), its normalizer (B,H,N) or empty, and the state after the last token."""
+    (B, H, N, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
+    o = torch.empty_like(v)
+    den = torch.empty(B, H, N if normalize else 0, dtype=dtype, device=v.device)
+    S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
+    with torch.autocast(v.device.type, enabled=False):
+        for chunk in _walk(q, real, run, time, log_decay, strict):
+            a, b, w = _take(q, chunk, dtype), _take(k, chunk, dtype, True), _take(v, chunk, dtype, True)
+            A = _triangle(torch.bmm(a, b.mT), chunk, strict)
+            old = _times(a, chunk.read)
+            part = torch.bmm(old, S).baddbmm_(A, w)  # M7
+            if normalize:
+                d = torch.bmm(old, z).add_(A.sum(dim=2, keepdim=True)).clamp_(min=EPS)
+                part /= d
+                den[:, :, chunk.tokens] = d.view(B, H, -1)
+                z = _next(z, b, torch.ones_like(d), chunk)
+            o[:, :, chunk.tokens] = part.view(B, H, -1, E)
+            S = _next(S, b, w, chunk)
+    return o, den, S.view(B, H, D, E), z.view(B, H, D)
+
+
+@_causal.register_fake
+def _(q, k, v, real, run, time, log_decay, S0, z0, normalize, strict):  # type: ignore[no-untyped-def]
+    (B, H, N, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
+    state = v.new_empty(B, H, D, E, dtype=dtype), v.new_empty(B, H, D, dtype=dtype)
+    return torch.empty_like(v), v.new_empty(B, H, N if normalize else 0, dtype=dtype), *state
+
+
+@torch.library.custom_op("linnet::linear_causal_backward", mutates_args=())
+def _causal_backward(
+    go: Tensor,
+    gS: Tensor | None,
+    gz: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    den: Tensor,
+    real: Tensor | None,
+    run: Tensor | None,
+    time: Tensor | None,
+    log_decay: Tensor | None,
+    S0: Tensor | None,
+    z0: Tensor | None,
+    normalize: bool,
+    strict: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, S0 and z0 (M9): a pass forward for q, then a reverse pass for k and v."""
+    (B, H, _, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+    def gradient(chunk: _Chunk) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the numerator (BH,C,E) and of the normalizer (BH,C,1) of one chunk."""
+        g = _take(go, chunk, dtype)
+        if not normalize:
+            return g, None
+        d = den[:, :, chunk.tokens].reshape(B * H, -1, 1)
+        gd = -(g * _take(o, chunk, dtype)).sum(dim=2, keepdim=True) / d
+        return g / d, gd * (d > EPS)
+
+    with torch.autocast(v.device.type, enabled=False):
+        S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
+        chunks = list(_walk(q, real, run, time, log_decay, strict))
+        for chunk in chunks:
+            b, w = _take(k, chunk, dtype, True), _take(v, chunk, dtype, True)
+            g, gd = gradient(chunk)
+            P, past = torch.bmm(g, w.mT), torch.bmm(g, S.mT)
+            if gd is not None:
+                P += gd
+                past.baddbmm_(gd, z.mT)
+                z = _next(z, b, torch.ones_like(gd), chunk)
+            part = _times(past, chunk.read).baddbmm_(_triangle(P, chunk, strict), b)
+            dq[:, :, chunk.tokens] = part.view(B, H, -1, D)
+            S = _next(S, b, w, chunk)
+        S, z = _start(gS, q, D, E), _start(gz, q, D, 1)
+        for chunk in reversed(chunks):
+            a, b, w = _take(q, chunk, dtype), _take(k, chunk, dtype, True), _take(v, chunk, dtype, True)
+            g, gd = gradient(chunk)
+            A, P = _triangle(torch.bmm(a, b.mT), chunk, strict), torch.bmm(g, w.mT)
+            future, old = torch.bmm(w, S.mT), _times(a, chunk.read)
+            if gd is not None:
+                P += gd
+                future += z.mT
+                z = _times(z, chunk.keep).baddbmm_(old.mT, gd)
+            P = _triangle(P, chunk, strict)
+            _put(dk, _times(future, chunk.write).baddbmm_(P.mT, a), chunk)
+            _put(dv, _times(torch.bmm(b, S), chunk.write).baddbmm_(A.mT, g), chunk)
+            S = _times(S, chunk.keep).baddbmm_(old.mT, g)
+    return dq, dk, dv, S.view(B, H, D, E), z.view(B, H, D)
+
+
+def _put(dx: Tensor, part: Tensor, chunk: _Chunk) -> None:
+    """Write one chunk of a key's or value's gradient; masked ones get 0."""
+    part = part.view(dx.shape[0], dx.shape[1], *part.shape[1:])
+    if chunk.real is not None:
+        part = part.masked_fill(~chunk.real[:, None, :, None], 0)
+    dx[:, :, chunk.tokens] = part
+
+
+@_causal_backward.register_fake
+def _(go, gS, gz, q, k, v, o, den, real, run, time, log_decay, S0, z0, normalize, strict):  # type: ignore[no-untyped-def]
+    (B, H, _, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
+    state = v.new_empty(B, H, D, E, dtype=dtype), v.new_empty(B, H, D, dtype=dtype)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *state
+
+
+def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    q, k, v, real, run, time, log_decay, S0, z0, ctx.normalize, ctx.strict = inputs
+    o, den, S, z = output
+    ctx.set_materialize_grads(False)
+    ends = (S, z) if log_decay is not None else (None, None)
+    ctx.save_for_backward(q, k, v, o if ctx.normalize else None, den, real, run, time, log_decay, S0, z0, *ends)
+
+
+def _backward(ctx, go, gden, gS, gz):  # type: ignore[no-untyped-def]
+    q, k, v, o, den, real, run, time, log_decay, S0, z0, S, z = ctx.saved_tensors
+    go = torch.zeros_like(v) if go is None else go
+    rest = real, run, time, log_decay, S0, z0, ctx.normalize, ctx.strict
+    dq, dk, dv, dS, dz = _causal_backward(go, gS, gz, q, k, v, v if o is None else o, den, *rest)
+    drate = None
+    if ctx.needs_input_grad[6]:  # M9: sum_t p_t (q.dq - k.dk), the incoming state at p = -1, the outgoing one at the end
+        drate = ((q * dq - k * dk).sum(dim=3) * time[:, None]).sum(dim=(0, 2))
+        for x0, dx0, x1, gx1 in ((S0, dS, S, gS), (z0, dz, z, gz)):
+            drate = drate if x0 is None else drate + (x0 * dx0).flatten(2).sum(dim=(0, 2))
+            drate = drate if gx1 is None else drate + ((x1 * gx1).flatten(2).sum(dim=2) * time[:, -1:]).sum(dim=0)
+    dS, dz = (None if S0 is None else dS), (None if z0 is None else dz)
+    return dq, dk, dv, None, None, None, drate, dS, dz, None, None
+
+
+_causal.register_autograd(_backward, setup_context=_save)

@@ -1,0 +1,39 @@
+"""Position encodings: rotary, its LRPE form (a Householder reflection first), and sinusoidal tables.
+
+LRPE is not in the text of TransNormer (arXiv 2210.10340), yet the published parameter counts contain its angles.
+"""
+
+import torch
+from torch import Tensor
+
+
+def rotary_angles(D: int, device: torch.device | None = None) -> Tensor:
+    """theta_i = 10000^(-2i/D) for the D/2 pairs of a head."""
+    return 10000.0 ** (-torch.arange(0, D, 2, device=device, dtype=torch.float32) / D)  # (D/2,)
+
+
+def rotate(x: Tensor, theta: Tensor, position: Tensor) -> Tensor:
+    """Turn adjacent pairs of x (B,H,N,D) by position * theta; position is (N,) or (B,N)."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    # In float32 the angle of token 65,536 would be off by 0.004 radians.
+    angle = position[..., None].double() * theta.double()  # (N, D/2) or (B, N, D/2)
+    turn = torch.polar(torch.ones_like(angle), angle).to(wide.dtype.to_complex())  # e^(i t theta)
+    if turn.dim() == 3:
+        turn = turn[:, None]  # (B, 1, N, D/2)
+    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)).contiguous())  # (B, H, N, D/2)
+    return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)  # M3
+
+
+def reflect(x: Tensor, u: Tensor) -> Tensor:
+    """The Householder reflection x - 2 (x.u) u, with u a unit vector of D entries."""
+    u = u.to(x.dtype)
+    return x - (x @ (2 * u))[..., None] * u  # M4
+
+
+def sinusoidal(position: Tensor, M: int) -> Tensor:
+    """Fixed encoding of `position` (...,) as (..., M): a sine half, then a cosine half, 10000^(-i/(M/2-1)) apart."""
+    half = M // 2
+    index = torch.arange(half, device=position.device, dtype=torch.float32)
+    angle = position[..., None].float() * 10000.0 ** (-index / max(half - 1, 1))
+    table = torch.cat([angle.sin(), angle.cos()], dim=-1)
+    return torch.nn.functional.pad(table, (0, M - 2 * half))

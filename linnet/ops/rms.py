@@ -1,0 +1,26 @@
+"""Root-mean-square norms: SRMS, which has no gain, and RMS, which has one.
+
+TransNormer (arXiv 2210.10340) follows its unscaled attention with SRMS over the merged heads; its released code adds
+eps to the root mean square, where Eq. 34 of the paper puts it under the root. The code's form is the one used here.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def srms(x: Tensor, dim: int | tuple[int, ...] = -1, eps: float = 1e-8) -> Tensor:
+    """x / (rms(x) + eps) over `dim`, computed in at least float32; the gradient at the zero vector is finite."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    dims = (dim,) if isinstance(dim, int) else dim
+    width = math.prod(x.shape[d] for d in dims)
+    # vector_norm has the subgradient 0 at 0, where the gradient of sqrt(mean(x^2)) is 0/0.
+    rms_x = torch.linalg.vector_norm(wide, dim=dims, keepdim=True) / math.sqrt(width)  # M2
+    return (wide / (rms_x + eps)).to(x.dtype)
+
+
+def rms(x: Tensor, gain: Tensor, eps: float = 1e-6) -> Tensor:
+    """gain * x / sqrt(mean(x^2) + eps) over the last axis, computed in at least float32."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return (wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)).to(x.dtype) * gain

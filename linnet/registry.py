@@ -1,0 +1,53 @@
+"""Names to classes: a file under a package announces itself with `@REGISTRY.add("its_name")`.
+
+The file name is the public name, so the names are known without importing anything heavy.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from linnet.errors import unknown
+
+
+class Registry:
+    """The named things of one package: `names()` lists them, `registry[name]` imports the file and returns its class."""
+
+    def __init__(self, kind: str, package: str, machinery: tuple[str, ...] = ()) -> None:
+        self.kind = kind
+        self.package = package
+        self.machinery = machinery
+        self._added: dict[str, type] = {}
+
+    def add(self, name: str) -> Callable[[type], type]:
+        """Class decorator that registers a class under `name`; a name can be taken once."""
+
+        def register(cls: type) -> type:
+            if name in self._added:
+                raise ValueError(f"{self.kind} {name!r} is registered twice: {self._added[name]} and {cls}")
+            self._added[name] = cls
+            return cls
+
+        return register
+
+    def names(self) -> list[str]:
+        """Sorted names: the files of the package, and whatever a user has added."""
+        spec = find_spec(self.package)
+        places = spec.submodule_search_locations if spec is not None else None
+        files = {module.name for module in pkgutil.iter_modules(places)} - set(self.machinery)
+        return sorted(files | set(self._added))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def __getitem__(self, name: str) -> type:
+        if name not in self._added:
+            if name not in self.names():
+                raise unknown(self.kind, name, self.names())
+            importlib.import_module(f"{self.package}.{name}")
+        return self._added[name]
+
+
+ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead"))
+TASK = Registry("task", "linnet.tasks", machinery=("base",))

@@ -1,0 +1,38 @@
+"""What every test relies on: a fixed seed, deterministic algorithms, NaN in fresh memory, real data."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.use_deterministic_algorithms(True)
+torch.utils.deterministic.fill_uninitialized_memory = True
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+settings.register_profile("linnet", deadline=None, derandomize=True, database=None)
+settings.load_profile("linnet")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def data_dir() -> Callable[[str], Path]:
+    """`data_dir("wikitext-2")` is the path of a data set, or of a file in it; where absent the test skips."""
+
+    def find(name: str) -> Path:
+        root = os.environ.get("LINNET_DATA")
+        if not root:
+            pytest.skip(f"needs {name}: LINNET_DATA is not set")
+        path = Path(root) / name
+        if not path.exists():
+            pytest.skip(f"needs {name}: it is not in LINNET_DATA ({root})")
+        return path
+
+    return find

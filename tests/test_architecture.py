@@ -1,0 +1,207 @@
+"""The shape of the package: who imports whom, what is never imported, what is public, what is shipped."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+import time
+import zipfile
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "linnet"
+FILES = sorted(PACKAGE.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(), str(path)) for path in FILES}
+
+BASE = {"errors", "registry", "config", "storage"}
+MODELS = BASE | {"ops", "attention", "models"}
+# Which parts of linnet a part may import besides itself: the arrows of docs/design.md.
+ARROWS = {
+    **dict.fromkeys(BASE, BASE),
+    "ops": BASE,
+    "attention": BASE | {"ops"},
+    "models": BASE | {"ops", "attention"},
+    "testing": BASE | {"ops", "attention"},
+    "data": BASE,
+    "tasks": MODELS | {"data"},
+    "analysis": MODELS,
+    "bench": MODELS | {"testing"},  # its audit runs the contract over peers
+    "hf": MODELS,
+    "train": MODELS | {"data", "tasks", "analysis"},
+    "cli": MODELS | {"testing", "data", "tasks", "analysis", "bench", "hf", "train", "linnet"},
+    "__main__": {"cli"},
+}
+LIGHT = {"ops", "attention", "models"}  # these need torch and pydantic only
+UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "joblib", "shelve"}
+NETWORK = {"requests", "httpx", "ftplib", "http.client", "urllib.request"}
+ENVIRONMENT = {"LINNET_DATA", "LINNET_BACKEND"}
+PROGRAM = [sys.executable, "-c"]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def part_of(module: str) -> str:
+    """`linnet.ops.linear` -> `ops`; the package's own `__init__` -> `linnet`."""
+    return [*module.split("."), "linnet"][1]
+
+
+def imports(path: Path, tree: ast.AST | None = None) -> set[str]:
+    """Every module that a file imports, at its top or inside a function."""
+    found = set()
+    for node in ast.walk(tree or TREES[path]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:  # relative: climb from the file's own package
+                package = module_name(path).split(".")[: None if path.name == "__init__.py" else -1]
+                base = package[: len(package) - node.level + 1]
+                module = ".".join([*base, module] if module else base)
+            members = {f"{module}.{alias.name}" for alias in node.names}
+            found |= {member if member in MODULES else module for member in members}
+    return found
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def each_file(files=FILES):
+    return pytest.mark.parametrize("path", files, ids=name)
+
+
+@each_file([path for path in FILES if path != PACKAGE / "__init__.py"])
+def test_arrows_point_one_way(path):
+    part = part_of(module_name(path))
+    assert part in ARROWS, f"{part} has no place among the arrows of {__name__}"
+    ours = {part_of(module) for module in imports(path) if module.split(".")[0] == "linnet"}
+    assert ours <= ARROWS[part] | {part}, f"{name(path)} imports {sorted(ours - ARROWS[part] - {part})}"
+
+
+def test_no_two_modules_import_each_other():
+    def at_import(path: Path) -> set[str]:
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        top = [node for node in TREES[path].body if not isinstance(node, functions)]
+        return imports(path, ast.Module(top, [])) & set(MODULES) - {module_name(path)}
+
+    TopologicalSorter({module: at_import(path) for module, path in MODULES.items()}).prepare()
+
+
+@each_file()
+def test_third_party_imports(path):
+    part = part_of(module_name(path))
+    foreign = {module.split(".")[0] for module in imports(path)} - {"linnet"} - sys.stdlib_module_names
+    if part in LIGHT:
+        assert foreign <= {"torch", "pydantic"}
+    assert "transformers" not in foreign or part == "hf"
+
+
+@each_file()
+def test_nothing_is_unpickled_evaluated_or_fetched(path):
+    found = imports(path)
+    assert not {module.split(".")[0] for module in found} & UNSAFE
+    assert not found & NETWORK
+    for call in (node for node in ast.walk(TREES[path]) if isinstance(node, ast.Call)):
+        assert not (isinstance(call.func, ast.Name) and call.func.id in {"eval", "exec", "__import__"})
+        assert ast.unparse(call.func) not in {"torch.load", "socket.socket", "socket.create_connection"}
+        pickles = [word.value for word in call.keywords if word.arg == "allow_pickle"]
+        assert all(isinstance(value, ast.Constant) and value.value is False for value in pickles)
+
+
+@each_file()
+def test_no_environment_variable_but_two(path):
+    for node in ast.walk(TREES[path]):
+        source = ast.unparse(node) if isinstance(node, ast.Call | ast.Subscript) else ""
+        if source.startswith(("os.environ[", "os.environ.get(", "os.getenv(")):
+            key = node.slice if isinstance(node, ast.Subscript) else node.args[0]
+            assert isinstance(key, ast.Constant), f"{name(path)}: {source}"
+            assert key.value in ENVIRONMENT, f"{name(path)}: {source}"
+
+
+@each_file()
+def test_a_file_says_what_it_is(path):
+    assert ast.get_docstring(TREES[path]), f"{name(path)} has no docstring"
+    assert path.stem not in {"utils", "util", "helpers", "common", "misc"}
+    if part_of(module_name(path)) == "attention":
+        assert len(path.read_text().splitlines()) <= 300, f"{name(path)}: a mechanism fits in 300 lines"
+
+
+@pytest.mark.parametrize("program", ["import linnet", "from linnet.cli.app import run; run(['--help'])"])
+def test_start_is_fast_and_without_torch(program):
+    checked = f"{program}\nimport sys\nsys.exit('torch' in sys.modules)"
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([*PROGRAM, checked], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.5
+
+
+# The frozen contract: parameters by name and default; options of a mechanism may follow.
+SIGNATURES = {
+    "linnet.list_attention": "",
+    "linnet.list_models": "",
+    "linnet.describe_attention": "name",
+    "linnet.create_mixer": "name, width, heads, causal",
+    "linnet.create_attention": "name, heads, head_dim, causal",
+    "linnet.create_model": "name",
+    "linnet.load_model": "path",
+    "linnet.ops.linear_attention": "phi_q, phi_k, v, causal=True, normalize=False, key_mask=None, "
+    "segments=None, log_decay=None, state=None, return_state=False, backend=None",
+    "linnet.ops.exp_attention": "log_q, log_k, v, causal=True, key_mask=None, segments=None, state=None, "
+    "return_state=False, backend=None",
+    "linnet.ops.block_attention": "q, k, v, block=64, kind='softmax', causal=True, key_mask=None, "
+    "segments=None, scale=None, backend=None",
+}
+
+
+def signature(dotted: str) -> inspect.Signature:
+    module, attribute = dotted.rsplit(".", 1)
+    return inspect.signature(getattr(importlib.import_module(module), attribute))
+
+
+@pytest.mark.parametrize("dotted", SIGNATURES)
+def test_public_functions_keep_their_parameters(dotted):
+    required = inspect.Parameter.empty
+    given = {parameter.name: parameter.default for parameter in signature(dotted).parameters.values()}
+    for promise in filter(None, SIGNATURES[dotted].split(", ")):
+        parameter, _, default = promise.partition("=")
+        assert parameter in given, f"{dotted} has lost {parameter!r}"
+        assert given[parameter] == (ast.literal_eval(default) if default else required), parameter
+
+
+@pytest.mark.parametrize("op", ["linear_attention", "exp_attention", "block_attention"])
+def test_the_reference_has_the_signature_of_the_op(op):
+    fast, reference = signature(f"linnet.ops.{op}"), signature(f"linnet.ops.reference.{op}")
+    assert list(reference.parameters) == list(fast.parameters)
+
+
+def test_public_names():
+    import linnet
+    from linnet.testing import check_attention
+
+    functions = {dotted.removeprefix("linnet.") for dotted in SIGNATURES if dotted.count(".") == 1}
+    assert functions | {"MultiheadAttention"} <= set(dir(linnet))
+    assert issubclass(linnet.MultiheadAttention, importlib.import_module("torch").nn.Module)
+    assert callable(check_attention)
+    with pytest.raises(AttributeError):
+        linnet.create_mixr  # noqa: B018
+
+
+def test_the_wheel_holds_the_package_its_types_and_its_recipes(tmp_path):
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    shipped = {entry for entry in zipfile.ZipFile(wheel).namelist() if "dist-info" not in entry}
+    recipes = {f"linnet/recipes/{path.name}" for path in (ROOT / "recipes").glob("*.toml")}
+    assert shipped == {name(path) for path in FILES} | {"linnet/py.typed"} | recipes

@@ -1,0 +1,184 @@
+"""The command line: help that teaches, one-line errors with the right exit code, JSON that parses."""
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from linnet import __version__
+from linnet.cli import app as cli
+from linnet.cli import doctor
+from linnet.cli import list as list_command
+from linnet.errors import InputError, LinnetError
+
+
+@pytest.fixture
+def run(capfd):
+    """Run a command line in this process: (exit code, standard output, standard error)."""
+
+    def call(*args: str) -> tuple[int, str, str]:
+        code = cli.run(args)
+        return code, *capfd.readouterr()
+
+    return call
+
+
+def one_line(err: str) -> str:
+    assert err.startswith("linnet: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    assert "Traceback" not in err
+    return err
+
+
+each_command = pytest.mark.parametrize("command", cli.COMMANDS)
+
+
+def test_help_names_every_command(run):
+    code, out, err = run("--help")
+    assert (code, err) == (0, "")
+    assert all(f"\n  {command} " in out for command in cli.COMMANDS)
+    assert run()[:2] == (0, out)
+
+
+@each_command
+def test_help_of_a_command_teaches(run, command):
+    code, out, err = run(command, "--help")
+    assert (code, err) == (0, "")
+    assert "Example" in out
+    assert f"\n    linnet {command}" in out
+    assert "--json" in out
+
+
+@each_command
+def test_a_bad_option_is_one_line_with_the_nearest(run, command):
+    code, out, err = run(command, "--jsn")
+    assert (code, out) == (2, "")
+    assert "--jsn" in one_line(err)
+    assert "--json" in err
+
+
+def test_a_bad_command_offers_the_nearest(run):
+    code, out, err = run("lst", "attention")
+    assert (code, out) == (2, "")
+    assert "'lst'" in one_line(err)
+    assert "'list'" in err
+
+
+def test_a_missing_argument_is_named(run):
+    code, out, err = run("list")
+    assert (code, out) == (2, "")
+    assert "KIND" in one_line(err)
+
+
+def test_a_bad_kind_offers_the_nearest(run):
+    code, out, err = run("list", "atention")
+    assert (code, out) == (2, "")
+    assert "'atention': did you mean 'attention'?" in one_line(err)
+
+
+def test_version(run):
+    assert run("--version") == (0, f"linnet {__version__}\n", "")
+
+
+@pytest.mark.parametrize("kind", list_command.KINDS)
+def test_lists(run, kind):
+    code, out, err = run("list", kind, "--json")
+    rows = json.loads(out)
+    names = [row["name"] for row in rows]
+    assert (code, err) == (0, "")
+    assert names
+    assert names == sorted(names)
+    code, out, err = run("list", kind)
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()] == ["name", *names]
+
+
+def test_the_markdown_table_of_attention(run):
+    code, out, _ = run("list", "attention", "--markdown")
+    header, rule, *rows = out.splitlines()
+    assert code == 0
+    assert header == "| name | what | causal | recurrent state | cost | packed |"
+    assert rule == "| --- | --- | --- | --- | --- | --- |"
+    assert any(row.startswith("| `lln` | ") for row in rows)
+    assert all(row.replace("\\|", "").count("|") == 7 for row in rows)
+
+
+def test_two_formats_at_once_are_refused(run):
+    code, out, err = run("list", "attention", "--json", "--markdown")
+    assert (code, out) == (2, "")
+    assert "--markdown" in one_line(err)
+
+
+def test_doctor_names_each_part(run, monkeypatch, tmp_path):
+    (tmp_path / "wikitext-2").mkdir()
+    monkeypatch.setenv("LINNET_DATA", str(tmp_path))
+    monkeypatch.delenv("LINNET_BACKEND", raising=False)
+    code, out, err = run("doctor", "--json")
+    report = json.loads(out)
+    checks = {check["name"]: check for check in report["checks"]}
+    assert (code, err, report["ok"]) == (0, "", True)
+    assert checks["torch"]["found"].startswith("2.")
+    assert checks["LINNET_DATA"]["found"].endswith("wikitext-2")
+    assert checks["linear_attention"]["found"] == "backends reference, torch"
+    assert all(check["advice"] for check in report["checks"] if check["status"] != "ok")
+    code, out, _ = run("doctor")
+    assert code == 0
+    assert len(out.splitlines()) == len(report["checks"]) + 1
+
+
+@pytest.mark.parametrize("variable", ["LINNET_DATA", "LINNET_BACKEND"])
+def test_doctor_says_what_is_wrong(run, monkeypatch, variable):
+    monkeypatch.setenv(variable, "nowhere")
+    code, out, _ = run("doctor", "--json")
+    (wrong,) = [check for check in json.loads(out)["checks"] if check["status"] == "wrong"]
+    assert code == 1
+    assert wrong["name"] == variable
+    assert "nowhere" in wrong["found"]
+
+
+def test_doctor_without_data(monkeypatch, tmp_path):
+    assert doctor._data(None).status == "missing"
+    assert doctor._data(str(tmp_path)).status == "missing"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("width: 7 is odd"), 2, "linnet: width: 7 is odd\n"),
+        (LinnetError("stopped\nat step 3"), 1, "linnet: stopped at step 3\n"),
+        (OSError(errno.ENOSPC, "No space left", "a/b"), 1, "linnet: No space left: a/b\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "c"), 1, "linnet: Permission denied: c\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (
+            ZeroDivisionError("oops"),
+            1,
+            "linnet: ZeroDivisionError: oops (a defect of linnet: `linnet --debug list models` tells more)\n",
+        ),
+    ],
+)
+def test_a_failure_is_one_line_and_a_code(run, monkeypatch, error, code, line):
+    def fail():
+        raise error
+
+    monkeypatch.setitem(list_command.KINDS, "models", fail)
+    assert run("list", "models") == (code, "", line)
+    if not isinstance(error, KeyboardInterrupt):
+        with pytest.raises(type(error)):
+            cli.run(["--debug", "list", "models"])
+
+
+def test_the_installed_program_and_the_module_agree():
+    for program in ([Path(sys.executable).with_name("linnet")], [sys.executable, "-m", "linnet"]):
+        done = subprocess.run([*program, "list", "nothing"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        one_line(done.stderr)
+
+
+def test_a_closed_pipe_is_no_error():
+    command = f"{sys.executable} -m linnet list attention --markdown | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,74 @@
+"""A registry finds files by name, refuses a name taken twice, and offers the nearest name for another."""
+
+import subprocess
+import sys
+
+import pytest
+
+from linnet.errors import InputError
+from linnet.registry import ATTENTION, Registry
+
+
+@pytest.fixture
+def birds(tmp_path, monkeypatch):
+    package = tmp_path / "aviary"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from linnet.registry import Registry\nBIRDS = Registry('bird', 'aviary', machinery=('base',))\n"
+    )
+    (package / "base.py").write_text("")
+    (package / "finch.py").write_text(
+        "from aviary import BIRDS\n\n@BIRDS.add('finch')\nclass Finch:\n    pass\n"
+    )
+    (package / "heavy.py").write_text("raise RuntimeError('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    from aviary import BIRDS
+
+    yield BIRDS
+    for name in [name for name in sys.modules if name.split(".")[0] == "aviary"]:
+        del sys.modules[name]
+
+
+def test_names_are_the_files_without_the_machinery_and_without_an_import(birds: Registry):
+    assert birds.names() == ["finch", "heavy"]
+    assert "heavy" in birds
+    assert "base" not in birds
+
+
+def test_a_name_imports_its_file(birds: Registry):
+    assert birds["finch"].__name__ == "Finch"
+    assert birds["finch"] is birds["finch"]
+
+
+def test_a_users_own_class_is_listed_and_found(birds: Registry):
+    @birds.add("wren")
+    class Wren:
+        pass
+
+    assert birds.names() == ["finch", "heavy", "wren"]
+    assert birds["wren"] is Wren
+
+
+def test_a_name_is_taken_once(birds: Registry):
+    birds.add("wren")(type("Wren", (), {}))
+    with pytest.raises(ValueError, match=r"bird 'wren' is registered twice"):
+        birds.add("wren")(type("Other", (), {}))
+
+
+def test_an_unknown_name_offers_the_nearest(birds: Registry):
+    with pytest.raises(InputError) as error:
+        birds["fnich"]
+    assert str(error.value) == "unknown bird 'fnich': did you mean 'finch'? one of finch, heavy"
+
+
+def test_names_of_attention_are_known_without_torch():
+    program = "import sys\nfrom linnet.registry import ATTENTION\nprint(*ATTENTION.names())\n"
+    program += "sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ATTENTION.names()
+    assert {"softmax", "elu", "norm", "diag", "lln", "lln_diag"} <= set(ATTENTION.names())
+
+
+@pytest.mark.parametrize("name", ATTENTION.names())
+def test_each_file_registers_the_name_it_carries(name):
+    assert isinstance(ATTENTION[name], type)
