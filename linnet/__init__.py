@@ -18,7 +18,17 @@ _HOMES = {
     "MultiheadAttention": "linnet.attention.multihead",
 }
 
-__all__ = ["__version__", "list_attention", *_HOMES]
+__all__ = [
+    "MultiheadAttention",
+    "__version__",
+    "create_attention",
+    "create_mixer",
+    "create_model",
+    "describe_attention",
+    "list_attention",
+    "list_models",
+    "load_model",
+]
 
 
 def list_attention() -> list[str]:

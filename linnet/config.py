@@ -1,9 +1,15 @@
-"""Configuration: frozen sections without unknown keys, and one line for what is wrong in them."""
+"""Configuration: frozen sections without unknown keys, recipes in TOML, and one line for what is wrong in them.
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+A run is configured by defaults, then a recipe, then `--set a.b=c`. Nothing here imports torch, so that a
+mistake in a recipe is told at once.
+"""
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from linnet.errors import InputError, unknown
 
@@ -22,7 +28,7 @@ def parse_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
     for key in table:
         if key not in cls.model_fields:
             if not cls.model_fields:
-                raise InputError(f"{name} has no options: {key}={table[key]!r} is not allowed")
+                raise InputError(f"{name} has no options: {key}={short(table[key])} is not allowed")
             raise unknown(f"key of {name}", key, cls.model_fields)
     try:
         return cls(**table)
@@ -32,4 +38,172 @@ def parse_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
         if first["type"] == "missing":
             raise InputError(f"{place} is missing") from None
         message = first["msg"].removeprefix("Value error, ")
-        raise InputError(f"{place} is {first['input']!r}: {message}") from None
+        if not first["loc"]:  # a rule about several keys: its message names them
+            raise InputError(f"{name}: {message}") from None
+        raise InputError(f"{place} is {short(first['input'])}: {message}") from None
+
+
+def short(value: object) -> str:
+    """`repr` for an error message: cut where it is long, and never failing."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, tables nested without end
+        text = f"a very large {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+class Settings(Section):
+    """A section of a recipe: a value has the type that it is written with, and NaN is not a number."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Every = Annotated[int, Field(ge=0, le=10**9)]  # 0: never
+Rate = Annotated[float, Field(ge=0, le=10)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class DataConfig(Settings):
+    """The text, how it becomes tokens, and the length of a sample."""
+
+    corpus: Literal["stdlib", "wikitext", "text"] = "stdlib"
+    path: str | None = None
+    tokenizer: Literal["bpe", "bytes", "gpt2", "word"] = "bpe"
+    vocab_size: Annotated[int, Field(ge=2, le=10**7)] | None = None
+    tokenizer_path: str | None = None
+    context: Annotated[int, Field(ge=2, le=10**7)] = 256
+    cache: str | None = None
+
+
+class TrainConfig(Settings):
+    """The budget, the optimizer and its schedule, precision, and how often to evaluate, save and log."""
+
+    steps: Count = 1000
+    batch: Count = 8
+    accumulate: Count = 1
+    lr: Annotated[float, Field(gt=0, le=10)] = 1e-3
+    schedule: Literal["constant", "cosine", "inverse_sqrt", "polynomial"] = "cosine"
+    warmup: Every = 0
+    warmup_lr: Rate = 0.0
+    min_lr: Rate = 0.0
+    power: Annotated[float, Field(gt=0, le=10)] = 1.0
+    betas: Annotated[tuple[Decay, Decay], Field(strict=False)] = (0.9, 0.98)
+    eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
+    weight_decay: Rate = 0.01
+    clip: Annotated[float, Field(ge=0)] = 1.0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    compile: bool = False
+    eval_every: Every = 100
+    eval_batches: Every = 0
+    save_every: Every = 100
+    log_every: Count = 10
+    tensorboard: bool = False
+
+    @model_validator(mode="after")
+    def _agree(self) -> "TrainConfig":
+        if self.warmup > self.steps:
+            raise ValueError(f"warmup is {self.warmup}: it must not exceed steps, {self.steps}")
+        for name in ("warmup_lr", "min_lr"):
+            if getattr(self, name) > self.lr:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must not exceed lr, {self.lr}")
+        return self
+
+
+class RunConfig(Settings):
+    """One run, whole: `model` is a preset and any fields of it, in the words of `linnet.models`."""
+
+    task: str = "causal_lm"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    data: DataConfig = DataConfig()
+    model: dict[str, Any] = {"preset": "transnormer_t2_lm_small"}
+    train: TrainConfig = TrainConfig()
+
+
+def parse_config(table: Mapping[str, Any]) -> RunConfig:
+    """A whole configuration from its table; what is wrong is one line that names the key."""
+    table = dict(table)
+    for name, cls in (("data", DataConfig), ("train", TrainConfig), ("model", None)):
+        if name in table:
+            if not isinstance(table[name], Mapping):
+                raise InputError(f"{name} is {short(table[name])}: it must be a table, [{name}]")
+            if cls is not None:
+                table[name] = parse_section(cls, table[name], name)
+    return parse_section(RunConfig, table, "config")
+
+
+def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> RunConfig:
+    """The configuration of a recipe, a name or a path, with each of `sets` ("train.steps=100") laid over it."""
+    path = recipe_path(recipe)
+    table = read_toml(path)
+    for assignment in sets:
+        _assign(table, assignment)
+    return parse_config(table)
+
+
+def recipe_path(recipe: str | Path) -> Path:
+    """Where a recipe is: a path as it stands, a bare name among the recipes that linnet brings."""
+    path = Path(recipe)
+    if path.suffix == ".toml" or len(path.parts) > 1:
+        return path
+    if str(recipe) not in recipe_names():
+        raise unknown("recipe", str(recipe), recipe_names())
+    return _recipes() / f"{recipe}.toml"
+
+
+def recipe_names() -> list[str]:
+    """Sorted names of the recipes that linnet brings."""
+    return sorted(path.stem for path in _recipes().glob("*.toml"))
+
+
+def _recipes() -> Path:
+    """Inside an installed package, at the root of a checkout."""
+    package = Path(__file__).parent
+    inside = package / "recipes"
+    return inside if inside.is_dir() else package.parent / "recipes"
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The table of a TOML file; a mistake in it is one line that names the file and the line."""
+    try:
+        return tomllib.loads(Path(path).read_bytes().decode())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}, line {line}: the file is not UTF-8 text") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path} is not valid TOML: it is nested too deeply") from None
+
+
+def _assign(table: dict[str, Any], assignment: str) -> None:
+    """Lay one `a.b=c` over a table."""
+    key, equals, text = assignment.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise InputError(f"--set {short(assignment)}: it must look like train.steps=100")
+    for depth, part in enumerate(parts[:-1], 1):
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise InputError(f"--set {short(assignment)}: {'.'.join(parts[:depth])} is not a table")
+    table[parts[-1]] = _value(text.strip())
+
+
+def _value(text: str) -> Any:
+    """A value as TOML writes it; what is not TOML is a string."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def dump_config(config: RunConfig) -> str:
+    """The configuration as a recipe that gives it again."""
+    import tomli_w
+
+    return tomli_w.dumps(config.model_dump(exclude_none=True))

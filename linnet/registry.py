@@ -7,12 +7,13 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 from linnet.errors import unknown
 
 
 class Registry:
-    """The named things of one package: `names()` lists them, `registry[name]` imports the file and returns its class."""
+    """The named things of one package: `names()` lists them, `registry[name]` imports the file for its class."""
 
     def __init__(self, kind: str, package: str, machinery: tuple[str, ...] = ()) -> None:
         self.kind = kind
@@ -34,14 +35,14 @@ class Registry:
     def names(self) -> list[str]:
         """Sorted names: the files of the package, and whatever a user has added."""
         spec = find_spec(self.package)
-        places = spec.submodule_search_locations if spec is not None else None
+        places = (spec.submodule_search_locations if spec is not None else None) or []
         files = {module.name for module in pkgutil.iter_modules(places)} - set(self.machinery)
         return sorted(files | set(self._added))
 
     def __contains__(self, name: object) -> bool:
         return name in self.names()
 
-    def __getitem__(self, name: str) -> type:
+    def __getitem__(self, name: str) -> Any:
         if name not in self._added:
             if name not in self.names():
                 raise unknown(self.kind, name, self.names())

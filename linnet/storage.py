@@ -258,9 +258,7 @@ def read_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
     return Checkpoint(path, manifest["step"], tensors["model"], tensors["optimizer"], state)
 
 
-def newest_checkpoint(
-    folder: str | Path, warn: Callable[[str], None], optimizer: bool = True
-) -> Checkpoint | None:
+def newest_checkpoint(folder: str | Path, warn: Callable[[str], None], optimizer: bool = True) -> Checkpoint | None:
     """The valid checkpoint of the highest step, or None; `warn` is told of each damaged one passed over."""
     for step in reversed(steps(folder)):
         try:

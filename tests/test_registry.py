@@ -72,3 +72,7 @@ def test_names_of_attention_are_known_without_torch():
 @pytest.mark.parametrize("name", ATTENTION.names())
 def test_each_file_registers_the_name_it_carries(name):
     assert isinstance(ATTENTION[name], type)
+
+
+def test_a_package_that_is_not_there_has_no_names():
+    assert Registry("bird", "linnet.aviary").names() == []

@@ -385,6 +385,30 @@ def test_no_kill_at_any_system_call_leaves_a_torn_checkpoint(tmp_path, replaces)
     assert seen == {1.0, 7.0}
 
 
+def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    """What no kill can test, a power cut would: the order of syncs and renames."""
+    events = []
+    sync, rename = os.fsync, os.rename
+
+    def recorded_sync(descriptor):
+        events.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink()))
+        sync(descriptor)
+
+    def recorded_rename(source, target):
+        events.append(("rename", Path(target)))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_sync)
+    monkeypatch.setattr(os, "rename", recorded_rename)
+    final = save(tmp_path, 1)
+    *first, folder, named, parent = events
+    assert [kind for kind, _ in first] == ["sync"] * 4
+    assert [path.name for _, path in first] == [*FILES, MANIFEST]
+    assert folder == ("sync", first[0][1].parent)
+    assert named == ("rename", final)
+    assert parent == ("sync", tmp_path)
+
+
 def test_kills_at_random_moments_of_a_run(tmp_path):
     def run(folder):
         clean(folder)
@@ -393,10 +417,13 @@ def test_kills_at_random_moments_of_a_run(tmp_path):
             save(folder, step)
             prune(folder, to_keep(folder, step, best=1))
 
+    start = time.perf_counter()
+    save(tmp_path / "timed", 1)
+    longest = 0.01 + 6 * (time.perf_counter() - start)  # a few saves, on a fast disk or a slow one
     rng, last = random.Random(0), 0
     for _ in range(40):
         pid = in_child(lambda: run(tmp_path))
-        time.sleep(rng.uniform(0.005, 0.06))
+        time.sleep(rng.uniform(0.0, longest))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         newest = newest_checkpoint(tmp_path, no_warning)
@@ -404,7 +431,7 @@ def test_kills_at_random_moments_of_a_run(tmp_path):
         assert step >= last
         assert step == 0 or value(newest) == step
         last = step
-    assert last > 10
+    assert last > 5
     clean(tmp_path)
     assert temporaries(tmp_path) == []
 

@@ -1,7 +1,7 @@
 """What every mechanism shares: the core on (B,H,N,D), and the mixer that puts projections around it.
 
-A mechanism is a `Core` with a name, written in one file. It says what it can do in four flags, and defines `attend` (fast)
-and `weights` (dense): `finish(weights @ v)` is the definition that `finish(attend)` must equal.
+A mechanism is a `Core` with a name, written in one file. It says what it can do in its flags, and defines `attend` (fast)
+and `dense` (the weights A): `finish(A @ v)` is the definition that `finish(attend(q, k, v))` must equal.
 """
 
 from typing import Any, ClassVar, Literal
@@ -135,8 +135,10 @@ class RelativePositions(nn.Module):
         return rotate(reflect(x, self.u) if self.kind == "lrpe" else x, self.theta, position)
 
 
-def positions_of(x: Tensor, key_mask: Tensor | None, segments: Tensor | None, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Where the tokens of x (B,H,N,D) stand, (N,) or (B,N), and where the next one would, (B,); `start` (B,) is added."""
+def positions_of(
+    x: Tensor, key_mask: Tensor | None, segments: Tensor | None, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Where the tokens of x (B,H,N,D) stand, (N,) or (B,N), and where the next would, (B,); `start` (B,) is added."""
     where = layout(x.shape[0], x.shape[2], key_mask, segments, x.device)
     length = torch.as_tensor(where.length, device=x.device).expand(x.shape[0])
     if start is None:
@@ -199,14 +201,13 @@ class Mixer(nn.Module):
 
 def create_attention(name: str, *, heads: int, head_dim: int, causal: bool, **options: Any) -> Core:
     """The core of a mechanism by name: o = core(q, k, v, key_mask=None, segments=None)."""
-    cls = ATTENTION[name]
+    cls: type[Core] = ATTENTION[name]
     for key, value in (("heads", heads), ("head_dim", head_dim)):
         if not isinstance(value, int) or value < 1:
             raise InputError(f"{key} is {value!r}: it must be a whole number of at least 1")
     if not isinstance(causal, bool):
         raise InputError(f"causal is {causal!r}: it must be True or False")
-    core: Core = cls(heads, head_dim, causal, parse_section(cls.Options, options, name))
-    return core
+    return cls(heads, head_dim, causal, parse_section(cls.Options, options, name))
 
 
 def create_mixer(name: str, *, width: int, heads: int, causal: bool, **options: Any) -> Mixer:
@@ -218,7 +219,7 @@ def create_mixer(name: str, *, width: int, heads: int, causal: bool, **options: 
 
 def describe_attention(name: str) -> dict[str, Any]:
     """What a mechanism is and what it can do."""
-    cls = ATTENTION[name]
+    cls: type[Core] = ATTENTION[name]
     return {
         "what": cls.what,
         "paper": cls.paper,

@@ -1,7 +1,7 @@
 """DiagAttention of TransNormer (arXiv 2210.10340): softmax or ReLA attention inside non-overlapping blocks.
 
-Linear attention spreads its weight over distant tokens; the early layers of TransNormer attend inside blocks of w tokens
-only. `kind="rela"` (T1) takes the ReLU of the scores and ends with SRMS; `kind="softmax"` (T2) has no norm.
+Linear attention spreads its weight over distant tokens; the early layers of TransNormer attend inside blocks of w
+tokens only. `kind="rela"` (T1) takes the ReLU of the scores and ends with SRMS; `kind="softmax"` (T2) has no norm.
 """
 
 from typing import Annotated, Literal
@@ -13,7 +13,7 @@ from torch import Tensor
 from linnet.attention.base import Core, Positions, RelativePositions, State, positions_of
 from linnet.config import Section
 from linnet.ops import block_attention, reference
-from linnet.ops.block import Rule, attend_blocks, dense
+from linnet.ops.block import Rule, attend_blocks, attend_layout, dense, pick, turns
 from linnet.ops.layout import layout
 from linnet.ops.rms import srms
 from linnet.registry import ATTENTION
@@ -53,9 +53,12 @@ class DiagAttention(Core):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
-        q, k = self._rotated(q, k, positions_of(q, key_mask, segments)[0])
+        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+        q, k = self._rotated(q, k, where.position)
         rule, block = self._rule(causal), self.options.block
-        return block_attention(q, k, v, block, rule.kind, causal, key_mask, segments, dropout=rule.dropout)
+        if rule.dropout:
+            return attend_layout(q, k, v, where, block, rule)
+        return block_attention(q, k, v, block, rule.kind, causal, key_mask, segments)
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
@@ -71,30 +74,32 @@ class DiagAttention(Core):
         """The state is the open block: keys and values (B,H,w,.), which are real (B,w), and positions so far (B,)."""
         B, H, N, _ = q.shape
         w = self.options.block
-        if state is None:
-            start, open_real = torch.zeros(B, dtype=torch.int64, device=q.device), None
-            open_k, open_v = k.new_zeros(B, H, w, k.shape[3]), v.new_zeros(B, H, w, v.shape[3])
-            open_real = torch.zeros(B, w, dtype=torch.bool, device=q.device)
-        else:
-            open_k, open_v, open_real, start = state
-        position, length = positions_of(q, key_mask, None, start)
-        q, k = self._rotated(q, k, position)
-        # Slot j of the open block is moved to end right before the first new token: one contiguous row of w + N.
-        slot = torch.arange(w, device=q.device) - (w - start % w)[:, None]  # (B, w), negative: empty
-        turn = slot % w
-        k, v = (torch.cat([_pick(x, turn), new], dim=2) for x, new in ((open_k, k), (open_v, v)))
         real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask.bool()
-        real = torch.cat([open_real.gather(1, turn) & (slot >= 0), real], dim=1)  # (B, w + N)
-        position = torch.cat([(start[:, None] // w) * w + slot, position.expand(B, N)], dim=1)
-        ids = torch.div(position, w, rounding_mode="floor")
-        o = attend_blocks(torch.cat([torch.zeros_like(k[:, :, :w]), q], dim=2), k, v, ids, real, w, self._rule(True))
-        # The new open block ends with the token at position length - 1, which is number length - start + w - 1 of the row.
-        end = length - start + w + _leading(key_mask, B, q.device)
-        slots = torch.arange(w, device=q.device)
-        index = (end - length % w)[:, None] + slots  # (B, w)
-        kept = slots < (length % w)[:, None]
-        index = index.clamp(0, w + N - 1)
-        return o[:, :, w:], (_pick(k, index), _pick(v, index), real.gather(1, index) & kept, length)
+        if state is None:
+            state = (
+                k.new_zeros(B, H, w, k.shape[3]),
+                v.new_zeros(B, H, w, v.shape[3]),
+                torch.zeros(B, w, dtype=torch.bool, device=q.device),
+                torch.zeros(B, dtype=torch.int64, device=q.device),
+            )
+        open_k, open_v, open_real, start = state
+        there, back = turns(real)
+        q, k, v = (pick(x, there) for x in (q, k, v))
+        real = real.gather(1, there)
+        position, length = positions_of(q, real, None, start)
+        q, k = self._rotated(q, k, position)
+        # The open block is moved to end right before the first new token: one contiguous row of w + N.
+        slot = torch.arange(w, device=q.device) - (w - start % w)[:, None]  # (B, w), negative: empty
+        k, v = (torch.cat([pick(x, slot % w), new], dim=2) for x, new in ((open_k, k), (open_v, v)))
+        real = torch.cat([open_real.gather(1, slot % w) & (slot >= 0), real], dim=1)  # (B, w + N)
+        ids = torch.div(torch.cat([(start // w * w)[:, None] + slot, position], dim=1), w, rounding_mode="floor")
+        q = torch.cat([torch.zeros_like(k[:, :, :w]), q], dim=2)
+        o = attend_blocks(q, k, v, ids, real, w, self._rule(True))[:, :, w:]
+        # The next token would be number w + length - start of that row, so the block open now starts there:
+        index = (w + length - start - length % w)[:, None] + torch.arange(w, device=q.device)  # (B, w)
+        kept = torch.arange(w, device=q.device) < (length % w)[:, None]
+        index = index.clamp(max=w + N - 1)
+        return pick(o, back), (pick(k, index), pick(v, index), real.gather(1, index) & kept, length)
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         open_k, open_v, real, start = state
@@ -106,15 +111,3 @@ class DiagAttention(Core):
         real = (real & past) | here
         o = dense(q, open_k, open_v, real[:, None, None, :], self._rule(False))
         return self.finish(o), (open_k, open_v, real, start + 1)
-
-
-def _pick(x: Tensor, index: Tensor) -> Tensor:
-    """Tokens of x (B,H,N,D) by index (B,n)."""
-    return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
-
-
-def _leading(key_mask: Tensor | None, B: int, device: torch.device) -> Tensor:
-    """(B,) number of masked tokens before the first real one."""
-    if key_mask is None:
-        return torch.zeros(B, dtype=torch.int64, device=device)
-    return (key_mask.bool().cumsum(dim=1) == 0).sum(dim=1) % key_mask.shape[1]

@@ -62,6 +62,8 @@ class SoftmaxAttention(Core):
         real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask.bool()
         see = torch.ones(N, N, dtype=torch.bool, device=q.device).tril() & real[:, None, None, :]  # (B, 1, N, N)
         if state is not None:
-            k, v, real = (torch.cat(pair, dim=-2 if pair[0].dim() == 4 else 1) for pair in zip(state, (k, v, real)))
-            see = torch.cat([state[2][:, None, None].expand(-1, 1, N, -1), see], dim=3)
+            old_k, old_v, old_real, _ = state
+            see = torch.cat([old_real[:, None, None].expand(-1, 1, N, -1), see], dim=3)  # (B, 1, N, old + N)
+            k, v = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2)
+            real = torch.cat([old_real, real], dim=1)
         return dense(q, k, v, see, self._rule(False)), (k, v, real, length)

@@ -1,7 +1,7 @@
 """Where text comes from: Python's own source code, WikiText, or the user's files, always in three splits.
 
-A document is kept as checked UTF-8 bytes with line ends as `\\n`. The SHA-256 of a split is that of its content
-alone, wherever the files lie, so that a run can say what it was trained on.
+A document is kept as checked UTF-8 bytes with line ends as `\\n`. The SHA-256 of a split is that of its
+content alone, wherever the files lie, so that a run can say what it was trained on.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ SPLITS = ("train", "valid", "test")
 SHARES = (0.90, 0.95)  # where train and valid end
 SMALLEST_SHARE = 0.01  # a split by file that leaves a part with less than this is not used
 
-TEXT_SUFFIXES = frozenset(
-    ".txt .text .md .markdown .rst .tex .org .tokens .raw .py .pyi .c .h .cc .cpp .hpp .cu .java .js .ts .go .rs"
-    " .rb .lua .r .jl .sh .sql .toml .yaml .yml .json .jsonl .csv .tsv .html .xml .css .srt".split()
-)
+TEXT_SUFFIXES = """
+.txt .text .md .markdown .rst .tex .org .tokens .raw .srt .csv .tsv .json .jsonl .toml .yaml .yml .html .xml
+.css .py .pyi .c .h .cc .cpp .hpp .cu .java .js .ts .go .rs .rb .lua .r .jl .sh .sql
+"""
 
-# Modules that most versions of Python have, without tables, platform code and tests; fixed, so that runs compare.
+# Modules that most versions of Python have, without tables, platform code and tests.
 STDLIB = """
 __future__ _collections_abc _compression _markupbase _py_abc _pydecimal _pyio _sitebuiltins _strptime
 _threading_local _weakrefset abc argparse ast asyncio/__main__ asyncio/base_events asyncio/base_subprocess
@@ -57,7 +57,7 @@ xml/dom/pulldom xml/dom/xmlbuilder xml/etree/ElementInclude xml/etree/ElementPat
 xml/sax/__init__ xml/sax/_exceptions xml/sax/expatreader xml/sax/handler xml/sax/saxutils
 xml/sax/xmlreader xmlrpc/client xmlrpc/server zipapp zipfile zoneinfo/_common zoneinfo/_tzpath
 zoneinfo/_zoneinfo
-""".split()
+"""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in the splits `train`, `valid` and `test`; `missing` counts files of a fixed list not found."""
+    """Documents in the splits `train`, `valid` and `test`; `missing` counts listed files not found."""
 
     name: str
     splits: dict[str, list[Document]]
@@ -101,8 +101,8 @@ class Corpus:
 def load_corpus(corpus: str, path: str | Path | None = None) -> Corpus:
     """Read the corpus `stdlib`, `wikitext` or `text`.
 
-    `path` is the folder of `wiki.*.tokens` for `wikitext` (default: `wikitext-2` in LINNET_DATA), and the file
-    or folder of text for `text`. What is missing, empty, binary or not UTF-8 is a one-line InputError.
+    `path` is the folder of `wiki.*.tokens` for `wikitext` (default: `wikitext-2` in LINNET_DATA), and the
+    file or folder of text for `text`. What is missing, empty, binary or not UTF-8 is a one-line InputError.
     """
     if corpus == "stdlib":
         return _stdlib()
@@ -110,7 +110,7 @@ def load_corpus(corpus: str, path: str | Path | None = None) -> Corpus:
         return _wikitext(Path(path) if path is not None else _default_wikitext())
     if corpus == "text":
         if path is None:
-            raise InputError("data.path is not set: the corpus 'text' needs the path of a text file or folder")
+            raise InputError("data.path is not set: the corpus 'text' needs a text file or folder")
         return _text(Path(path))
     raise unknown("corpus", corpus, ("stdlib", "wikitext", "text"))
 
@@ -129,13 +129,14 @@ def read_document(path: Path, name: str) -> Document:
         if not 0 <= where < error.start:
             where, what = error.start, f"the byte 0x{data[error.start]:02x}: it is not UTF-8 text"
     if where >= 0:
-        raise InputError(f"{path}, line {data.count(b'\n', 0, where) + 1}: the file holds {what}")
+        line = data.count(b"\n", 0, where) + 1
+        raise InputError(f"{path}, line {line}: the file holds {what}")
     return Document(name, data)
 
 
 def _stdlib() -> Corpus:
     root = Path(sysconfig.get_path("stdlib"))
-    names = [f"{module}.py" for module in STDLIB]
+    names = [f"{module}.py" for module in STDLIB.split()]
     found = [name for name in names if (root / name).is_file()]
     documents = [read_document(root / name, name) for name in found]
     if not documents:
@@ -164,15 +165,17 @@ def _wikitext(folder: Path) -> Corpus:
 
 
 def _text(path: Path) -> Corpus:
+    root = path if path.is_dir() else path.parent
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if _is_text(file, path))
         if not files:
             raise InputError(f"{path} has no text files (such as .txt, .md, .py): data.path must have some")
-    elif path.exists():
+    elif path.is_file():
         files = [path]
     else:
-        raise InputError(f"{path} does not exist: data.path must be a text file or a folder of them")
-    documents = [read_document(file, str(file.relative_to(path)) if file != path else path.name) for file in files]
+        what = "is neither a file nor a folder" if path.exists() else "does not exist"
+        raise InputError(f"{path} {what}: data.path must be a text file or a folder of them")
+    documents = [read_document(file, file.relative_to(root).as_posix()) for file in files]
     documents = [document for document in documents if document.data.strip()]
     if not documents:
         raise InputError(f"{path} is empty: there is no text to learn from")
@@ -185,15 +188,15 @@ def _text(path: Path) -> Corpus:
 
 def _is_text(file: Path, root: Path) -> bool:
     hidden = any(part.startswith(".") for part in file.relative_to(root).parts)
-    return not hidden and file.suffix.lower() in TEXT_SUFFIXES and file.is_file()
+    return not hidden and file.suffix.lower() in TEXT_SUFFIXES.split() and file.is_file()
 
 
 def _split_by_file(documents: list[Document]) -> dict[str, list[Document]]:
     """Each document by the hash of its name, so that adding one moves no other."""
     splits: dict[str, list[Document]] = {split: [] for split in SPLITS}
     for document in documents:
-        digest = hashlib.sha256(Path(document.name).as_posix().encode()).digest()
-        u = int.from_bytes(digest[:8], "big") / 2**64
+        digest = hashlib.sha256(document.name.encode()).digest()
+        u = int.from_bytes(digest[:8], "little") / 2**64
         splits[SPLITS[sum(u >= share for share in SHARES)]].append(document)
     return splits
 
@@ -202,23 +205,25 @@ def _split_by_line(documents: list[Document]) -> dict[str, list[Document]]:
     """The documents in a row, cut at two ends of lines."""
     total = sum(len(document.data) for document in documents)
     cuts = [round(share * total) for share in SHARES]
+    reach = total // 40  # half of the smallest split
     splits: dict[str, list[Document]] = {split: [] for split in SPLITS}
     offset = 0
     for document in documents:
-        ends = [0, *(_end_of_line(document.data, cut - offset, total // 40) for cut in cuts), len(document.data)]
-        for split, start, end in zip(SPLITS, ends, ends[1:], strict=False):
-            if start < end:
-                splits[split].append(Document(document.name, document.data[start:end]))
+        train, valid = (_end_of_line(document.data, cut - offset, reach) for cut in cuts)
+        parts = (document.data[:train], document.data[train:valid], document.data[valid:])
+        for split, part in zip(SPLITS, parts, strict=True):
+            if part:
+                splits[split].append(Document(document.name, part))
         offset += len(document.data)
     return splits
 
 
 def _end_of_line(data: bytes, near: int, reach: int) -> int:
-    """The first line end from `near` on; of a line that goes on for more than `reach`, a place between characters."""
+    """The first end of a line from `near` on, or where that is out of `reach`, of a character."""
     near = min(max(near, 0), len(data))
     if near in (0, len(data)):
         return near
-    newline = data.find(b"\n", near, near + reach)
+    newline = data.find(b"\n", near - 1, near + reach)
     if newline >= 0:
         return newline + 1
     while near < len(data) and data[near] & 0xC0 == 0x80:  # not inside a character

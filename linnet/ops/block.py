@@ -39,13 +39,11 @@ def block_attention(
     segments: Tensor | None = None,
     scale: float | None = None,
     backend: str | None = None,
-    dropout: float = 0.0,
 ) -> Tensor:
     """Attention of q, k (B,H,N,D) over v (B,H,N,E) inside blocks of `block` tokens -> (B,H,N,E).
 
     `kind` is "softmax" or "rela" (the ReLU of the scores, without a normalizer); scores are q.k times `scale`, by
-    default D^-1/2. The last block may be shorter; a query that sees no real key gives zeros. `dropout` is the share
-    of weights that are dropped.
+    default D^-1/2. The last block may be shorter; a query that sees no real key gives zeros.
     """
     B, _, N = check_qkv(q, k, v)
     if kind not in KINDS:
@@ -54,8 +52,12 @@ def block_attention(
         raise InputError(f"block is {block!r}: it must be a whole number of at least 1")
     if choose("block_attention", ("reference", "torch"), backend) == "reference":
         return reference.block_attention(q, k, v, block, kind, causal, key_mask, segments, scale)
-    rule = Rule(kind, causal, q.shape[-1] ** -0.5 if scale is None else scale, dropout)
-    where = layout(B, N, key_mask, segments, v.device)
+    rule = Rule(kind, causal, q.shape[-1] ** -0.5 if scale is None else scale)
+    return attend_layout(q, k, v, layout(B, N, key_mask, segments, v.device), block, rule)
+
+
+def attend_layout(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: Rule) -> Tensor:
+    """The torch form of `block_attention`, from a layout that is already known; its rule may have dropout."""
     with torch.autocast(v.device.type, enabled=False):
         if where.run is not None:
             return attend_blocks(q, k, v, block_ids(where, block), where.real, block, rule)
@@ -71,13 +73,16 @@ def block_ids(where: Layout, block: int) -> Tensor:
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: Rule) -> Tensor:
-    """Attention of (..., T, D) queries over (..., K, D) keys where `see` (..., T, K) allows; a blind row gives zeros."""
+    """Attention of (..., T, D) queries over (..., K, D) keys where `see` (..., T, K) allows; blind rows give zeros."""
     if rule.kind == "rela":
         wide = torch.promote_types(v.dtype, torch.float32)
         A = q.to(wide) @ k.to(wide).mT * rule.scale
         A = A if see is None else torch.where(see, A, 0)
         A = (A.tril() if rule.causal else A).relu()  # M6
         return (F.dropout(A, rule.dropout) @ v.to(wide)).to(v.dtype)
+    if q.dim() == 5:  # torch's fused kernel wants four axes
+        see = None if see is None else see.expand(*q.shape[:3], -1, -1).flatten(1, 2)
+        return dense(*(x.flatten(1, 2) for x in (q, k, v)), see, rule).unflatten(1, q.shape[1:3])
     if see is None:
         return F.scaled_dot_product_attention(  # M5
             q, k, v, is_causal=rule.causal, scale=rule.scale, dropout_p=rule.dropout
@@ -105,16 +110,20 @@ def _aligned(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, block: int, r
 
 def _shifted(q: Tensor, k: Tensor, v: Tensor, real: Tensor, block: int, rule: Rule) -> Tensor:
     """A key mask: turn every row so that its first real token comes first, attend, turn back."""
-    N = q.shape[2]
-    index = torch.arange(N, device=q.device)
-    first = torch.where(real, index, N).amin(dim=1, keepdim=True) % N  # (B, 1)
-    there, back = (index + first) % N, (index - first) % N  # (B, N)
-    a, b, c = (_pick(x, there) for x in (q, k, v))
-    o = _aligned(a, b, c, real.gather(1, there), block, rule)
-    return _pick(o, back)
+    there, back = turns(real)
+    a, b, c = (pick(x, there) for x in (q, k, v))
+    return pick(_aligned(a, b, c, real.gather(1, there), block, rule), back)
 
 
-def _pick(x: Tensor, index: Tensor) -> Tensor:
+def turns(real: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices (B,N) that bring the first real token of each row to the front, and back."""
+    N = real.shape[1]
+    index = torch.arange(N, device=real.device)
+    first = torch.where(real, index, N).amin(dim=1, keepdim=True)  # (B, 1)
+    return (index + first) % N, (index - first) % N
+
+
+def pick(x: Tensor, index: Tensor) -> Tensor:
     """Tokens of x (B,H,N,D) by index (B,N)."""
     return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
 

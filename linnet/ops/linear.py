@@ -36,7 +36,7 @@ def linear_attention(
     """Linear attention of features phi_q, phi_k (B,H,N,D) over values v (B,H,N,E) -> (B,H,N,E).
 
     `normalize` divides by sum_s phi_q_t . phi_k_s. `log_decay` (H,) weighs a key that lies n tokens back by
-    exp(n * log_decay). A state is (S,), or (S, z) where normalized: S (B,H,D,E), z (B,H,D), float32 or wider; 
+    exp(n * log_decay). A state is (S,), or (S, z) where normalized: S (B,H,D,E), z (B,H,D), float32 or wider;
     the result is o, or (o, state) with `return_state`. Half precision accumulates in float32.
     """
     B, _, N = check_qkv(phi_q, phi_k, v)
@@ -325,7 +325,7 @@ def _backward(ctx, go, gden, gS, gz):  # type: ignore[no-untyped-def]
     rest = real, run, time, log_decay, S0, z0, ctx.normalize, ctx.strict
     dq, dk, dv, dS, dz = _causal_backward(go, gS, gz, q, k, v, v if o is None else o, den, *rest)
     drate = None
-    if ctx.needs_input_grad[6]:  # M9: sum_t p_t (q.dq - k.dk), the incoming state at p = -1, the outgoing one at the end
+    if ctx.needs_input_grad[6]:  # M9: sum_t p_t (q.dq - k.dk); the incoming state stands at -1, the outgoing at the end
         drate = ((q * dq - k * dk).sum(dim=3) * time[:, None]).sum(dim=(0, 2))
         for x0, dx0, x1, gx1 in ((S0, dS, S, gS), (z0, dz, z, gz)):
             drate = drate if x0 is None else drate + (x0 * dx0).flatten(2).sum(dim=(0, 2))

@@ -17,7 +17,8 @@ def rotate(x: Tensor, theta: Tensor, position: Tensor) -> Tensor:
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     # In float32 the angle of token 65,536 would be off by 0.004 radians.
     angle = position[..., None].double() * theta.double()  # (N, D/2) or (B, N, D/2)
-    turn = torch.polar(torch.ones_like(angle), angle).to(wide.dtype.to_complex())  # e^(i t theta)
+    turn = torch.polar(torch.ones_like(angle), angle)  # e^(i t theta)
+    turn = turn.to(torch.complex128 if wide.dtype == torch.float64 else torch.complex64)
     if turn.dim() == 3:
         turn = turn[:, None]  # (B, 1, N, D/2)
     pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)).contiguous())  # (B, H, N, D/2)

@@ -61,7 +61,8 @@ def linear_attention(
     kept: State = (k.mT @ v, k.sum(dim=2)) if normalize else (k.mT @ v,)
     if state is not None:
         carried = torch.exp(rate * (last[:, None] + 1)) * (run[:, :1] == run[:, -1:])  # (B, H)
-        kept = tuple(new + old * carried.reshape(B, H, *[1] * (old.dim() - 2)) for new, old in zip(kept, state, strict=True))
+        shaped = carried[..., None, None], carried[..., None]
+        kept = tuple(new + old * keep for new, old, keep in zip(kept, state, shaped, strict=False))
     return o, kept
 
 
@@ -96,3 +97,61 @@ def block_attention(
     B, _, N = check_qkv(q, k, v)
     where = layout(B, N, key_mask, segments, v.device)
     return block_weights(q, k, where, block, kind, causal, scale) @ v
+
+
+def exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """sum_c e^(q_tc + k_sc - r_t) where s is visible (B,H,N,N), and r_t (B,H,N,1), the row's largest exponent.
+
+    The row's reference r cancels in every quotient; it is at least `floor`, and carries no gradient.
+    """
+    exponents = [
+        torch.where(see, log_q[..., c, None] + log_k[..., None, :, c], -torch.inf) for c in range(log_q.shape[-1])
+    ]
+    r = torch.stack([x.detach().amax(dim=-1) for x in exponents]).amax(dim=0)
+    r = r if floor is None else torch.maximum(r, floor.detach())
+    r = r.clamp(min=-1e30)[..., None]  # a row that sees nothing has no exponent
+    return torch.stack([torch.exp(x - r) for x in exponents]).sum(dim=0), r  # M11
+
+
+def exp_weights(log_q: Tensor, log_k: Tensor, where: Layout, causal: bool) -> Tensor:
+    """A_ts = sum_c e^(q_tc + k_sc), divided by its sum over the visible s: (B,H,N,N)."""
+    A, _ = exp_scores(log_q, log_k, visible(where, causal))
+    total = A.sum(dim=-1, keepdim=True)
+    return A / total.masked_fill(total == 0, 1)  # M11
+
+
+def exp_attention(
+    log_q: Tensor,
+    log_k: Tensor,
+    v: Tensor,
+    causal: bool = True,
+    key_mask: Tensor | None = None,
+    segments: Tensor | None = None,
+    state: State | None = None,
+    return_state: bool = False,
+    backend: str | None = None,
+) -> Any:
+    """o_t = sum_s A_ts v_s / sum_s A_ts with A_ts = sum_c e^(q_tc + k_sc).
+
+    A state (S, z, m) stands for past keys: S_c = sum_s e^(k_sc - m_c) v_s, z_c the same without v, m_c the largest key.
+    """
+    B, H, N = check_qkv(log_q, log_k, v)
+    where = layout(B, N, key_mask, segments, v.device)
+    run = torch.zeros(B, N, dtype=torch.int64, device=v.device) if where.run is None else where.run
+    if state is None:
+        empty = v.new_zeros(B, H, log_q.shape[3])
+        state = empty[..., None] * v[:, :, :1], empty, empty - 1e30
+    S, z, m = state
+    past = torch.where((run == run[:, :1])[:, None, :, None], log_q + m[:, :, None], -torch.inf)  # (B, H, N, D)
+    A, r = exp_scores(log_q, log_k, visible(where, causal), past.amax(dim=-1))
+    W = torch.exp(past - r)  # the weight of the state's channels
+    total = A.sum(dim=-1, keepdim=True) + W @ z[..., None]
+    o = (A @ v + W @ S) / total.masked_fill(total == 0, 1)  # M11
+    if not return_state:
+        return o
+    ends = run == run[:, -1:] if where.real is None else (run == run[:, -1:]) & where.real
+    k = torch.where(ends[:, None, :, None], log_k, -torch.inf)
+    m = torch.where((run[:, :1] == run[:, -1:])[..., None], m, -torch.inf)
+    top = torch.maximum(m, k.amax(dim=2)).clamp(min=-1e30).detach()
+    keys, old = torch.exp(k - top[:, :, None]), torch.exp(m - top)  # (B, H, N, D), (B, H, D)
+    return o, (keys.mT @ v + old[..., None] * S, keys.sum(dim=2) + old * z, top)  # M12

@@ -14,7 +14,7 @@ def srms(x: Tensor, dim: int | tuple[int, ...] = -1, eps: float = 1e-8) -> Tenso
     """x / (rms(x) + eps) over `dim`, computed in at least float32; the gradient at the zero vector is finite."""
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     dims = (dim,) if isinstance(dim, int) else dim
-    width = math.prod(x.shape[d] for d in dims)
+    width = math.prod([x.shape[d] for d in dims])
     # vector_norm has the subgradient 0 at 0, where the gradient of sqrt(mean(x^2)) is 0/0.
     rms_x = torch.linalg.vector_norm(wide, dim=dims, keepdim=True) / math.sqrt(width)  # M2
     return (wide / (rms_x + eps)).to(x.dtype)

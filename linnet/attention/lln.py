@@ -1,0 +1,164 @@
+"""Linear Log-Normal attention (arXiv 2311.13541): exponential features whose spread is matched to softmax.
+
+o_t = sum_s A_ts v_s / sum_s A_ts with A_ts = sum_c e^(alpha q_tc + beta k_sc). alpha and beta are such that ln A has
+the variance that softmax scores would have, sigma_q^2 sigma_k^2. They carry no gradient and live in no buffer.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from linnet.attention.base import Core, State
+from linnet.config import Section
+from linnet.errors import UnsupportedError
+from linnet.ops import exp_attention, reference
+from linnet.ops.layout import Layout, layout
+from linnet.registry import ATTENTION
+
+RELEASED_A, RELEASED_B = 0.14855178144710912, -0.35487039130661086  # the constants of the paper's released code
+# Var(ln A) = c2 x^2 + c1 x + c0 with x = 2 sigma~^2, measured along rows, for head widths 16 to 256.
+MEASURED = {
+    16: (0.000882, 0.18560, -0.3421),
+    32: (0.000619, 0.15865, -0.4260),
+    64: (0.000535, 0.13920, -0.4888),
+    128: (0.000452, 0.12503, -0.5469),
+    256: (0.000344, 0.11339, -0.6200),
+}
+SMALLEST = 1e-4  # deviations are at least this, so that constant input gives finite features
+
+
+class LlnOptions(Section):
+    """Over what deviations are taken (None: "prefix" where causal, else "sample"), and the curve that is matched."""
+
+    statistics: Literal["sample", "prefix", "tensor"] | None = None
+    match: Literal["variance", "paper"] = "variance"
+
+
+class Moments(NamedTuple):
+    """Count, sum and sum of squares of the entries seen so far, (B,H) or (B,H,N) each, in float64."""
+
+    n: Tensor
+    total: Tensor
+    square: Tensor
+
+    def deviation(self) -> Tensor:
+        """The unbiased standard deviation."""
+        variance = (self.square - self.total.square() / self.n.clamp(min=1)) / (self.n - 1).clamp(min=1)
+        return variance.clamp(min=0).sqrt().clamp(min=SMALLEST)
+
+
+def matched_deviation(target: Tensor, D: int, match: str) -> Tensor:
+    """sigma~ of the scaled queries and keys for which ln A has the variance `target`."""
+    if match == "paper":
+        return ((target - RELEASED_B) / (2 * RELEASED_A)).sqrt()  # M13
+    c2, c1, c0 = interpolated(D)
+    x = (-c1 + (c1 * c1 - 4 * c2 * (c0 - target)).sqrt()) / (2 * c2)  # M14
+    return (x / 2).sqrt()
+
+
+def interpolated(D: int) -> tuple[float, float, float]:
+    """The measured coefficients for head width D, interpolated in log2 D and clamped outside 16 to 256."""
+    place = min(max(math.log2(D), 4.0), 8.0)
+    low = min(int(place), 7)
+    share = place - low
+    c2, c1, c0 = ((1 - share) * a + share * b for a, b in zip(MEASURED[2**low], MEASURED[2 ** (low + 1)], strict=True))
+    return c2, c1, c0
+
+
+def per_token(x: Tensor, where: Layout) -> Moments:
+    """The moments of each token's own entries, 0 where masked: (B,H,N) each."""
+    x = x.detach()
+    count = x.new_full(x.shape[:3], x.shape[3], dtype=torch.float64)
+    if where.real is not None:
+        count = count * where.real[:, None]
+        x = x.masked_fill(~where.real[:, None, :, None], 0)
+    square = torch.linalg.vector_norm(x, dim=3, dtype=torch.float64).square()
+    return Moments(count, x.sum(dim=3, dtype=torch.float64), square)
+
+
+def over_prefix(x: Tensor, where: Layout) -> Tensor:
+    """Sums of x (B,H,N) over the tokens of the same run up to each token."""
+    running = x.cumsum(dim=2)
+    if where.run is None:
+        return running
+    opens = torch.ones_like(where.run, dtype=torch.bool)
+    opens[:, 1:] = where.run[:, 1:] != where.run[:, :-1]
+    index = torch.arange(x.shape[2], device=x.device)
+    start = torch.where(opens, index, 0).cummax(dim=1).values[:, None].expand(x.shape)  # the first token of each run
+    return running - (running - x).gather(2, start)
+
+
+def over_run(x: Tensor, where: Layout) -> Tensor:
+    """Sums of x (B,H,N) over all tokens of the same run, for each token."""
+    if where.run is None:
+        return x.sum(dim=2, keepdim=True)
+    run = where.run[:, None].expand(x.shape)
+    return torch.zeros_like(x).scatter_add(2, run, x).gather(2, run)
+
+
+@ATTENTION.add("lln")
+class LlnAttention(Core):
+    """Exponential features, moment matched to softmax."""
+
+    what = "exponential features, matched in log-variance to softmax"
+    paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
+    cost = "N D^2"
+    Options = LlnOptions
+    options: LlnOptions
+
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: LlnOptions) -> None:
+        super().__init__(heads, head_dim, causal, options)
+        if causal and options.statistics == "sample":
+            raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
+
+    def check_recurrent(self) -> None:
+        super().check_recurrent()
+        if self.options.statistics == "tensor":
+            raise UnsupportedError("lln: statistics='tensor' reads all tokens, so it cannot prefill or step")
+
+    def log_features(
+        self, q: Tensor, k: Tensor, causal: bool, where: Layout, past: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """alpha q, beta k, and the moments up to the last real token (B,H,6); `past` are those before the first."""
+        statistics = self.options.statistics or ("prefix" if causal else "sample")
+        wide = torch.promote_types(q.dtype, torch.float32)
+        parts = [moment for x in (q, k) for moment in per_token(x, where)]
+        if statistics == "tensor":
+            kept = torch.stack(parts, dim=-1).sum(dim=2)
+            sums = [part.sum() for part in parts]
+        else:
+            sums = [(over_prefix if statistics == "prefix" else over_run)(part, where) for part in parts]
+            if past is not None:
+                sums = [part + before for part, before in zip(sums, past[:, :, None].unbind(dim=3), strict=True)]
+            kept = torch.stack([part[:, :, -1] for part in sums], dim=-1)
+        sigma_q, sigma_k = Moments(*sums[:3]).deviation(), Moments(*sums[3:]).deviation()
+        matched = matched_deviation((sigma_q * sigma_k).square(), self.head_dim, self.options.match)
+        alpha, beta = ((matched / sigma).to(wide)[..., None] for sigma in (sigma_q, sigma_k))  # M13, M14
+        return alpha * q.to(wide), beta * k.to(wide), kept
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+        log_q, log_k, _ = self.log_features(q, k, causal, where)
+        o = exp_attention(log_q, log_k, v.to(log_q.dtype), causal, key_mask, segments)
+        return o.to(v.dtype)
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+        log_q, log_k, _ = self.log_features(q, k, causal, where)
+        return reference.exp_weights(log_q, log_k, where, causal)  # M11
+
+    def extend(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
+    ) -> tuple[Tensor, State]:
+        """The state: S, z, m of `exp_attention`, and the six moments of queries and keys (B,H,6)."""
+        where = layout(q.shape[0], q.shape[2], key_mask, None, q.device)
+        past, before = (None, None) if state is None else (state[3], state[:3])
+        log_q, log_k, moments = self.log_features(q, k, True, where, past)
+        o, after = exp_attention(
+            log_q, log_k, v.to(log_q.dtype), key_mask=key_mask, state=before, return_state=True
+        )
+        return o.to(v.dtype), (*after, moments)

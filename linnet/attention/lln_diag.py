@@ -1,0 +1,84 @@
+"""LLN+Diag (arXiv 2311.13541): Linear Log-Normal attention and softmax inside blocks, in parallel on the same q, k, v.
+
+The block-diagonal branch restores the short range that LLN dilutes. The paper averages the two; its released code can
+also learn a weight for each head and channel.
+"""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from linnet.attention.base import Core, State
+from linnet.attention.diag import DiagAttention, DiagOptions
+from linnet.attention.lln import LlnAttention, LlnOptions
+from linnet.errors import UnsupportedError
+from linnet.registry import ATTENTION
+
+
+class LlnDiagOptions(LlnOptions):
+    """`block`: None is the head width. `mix`: the mean, r LLN + p Diag, or r LLN + (1 - r) Diag."""
+
+    block: Annotated[int, Field(ge=1)] | None = None
+    mix: Literal["average", "scale", "ratio"] = "average"
+
+
+@ATTENTION.add("lln_diag")
+class LlnDiagAttention(Core):
+    """LLN and block softmax in parallel."""
+
+    what = "lln and softmax inside blocks, in parallel"
+    paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
+    cost = "N D^2"
+    Options = LlnDiagOptions
+    options: LlnDiagOptions
+
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: LlnDiagOptions) -> None:
+        super().__init__(heads, head_dim, causal, options)
+        self.lln = LlnAttention(
+            heads, head_dim, causal, LlnOptions(statistics=options.statistics, match=options.match)
+        )
+        blocks = DiagOptions(block=options.block or head_dim, positions="none")
+        self.diag = DiagAttention(heads, head_dim, causal, blocks)
+        if options.mix != "average":
+            self.r = nn.Parameter(torch.full((1, heads, 1, head_dim), 0.5))
+        if options.mix == "scale":
+            self.p = nn.Parameter(torch.full((1, heads, 1, head_dim), 0.5))
+
+    def check_recurrent(self) -> None:
+        super().check_recurrent()
+        self.lln.check_recurrent()
+
+    def _mix(self, far: Tensor, near: Tensor) -> Tensor:
+        """The two branches joined."""
+        if self.options.mix == "average":
+            return (far + near) / 2  # M15
+        if self.options.mix == "scale":
+            return self.r.to(far.dtype) * far + self.p.to(far.dtype) * near
+        return near + self.r.to(far.dtype) * (far - near)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        far = self.lln.attend(q, k, v, causal, key_mask, segments)
+        return self._mix(far, self.diag.attend(q, k, v, causal, key_mask, segments))
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        if self.options.mix != "average":
+            raise UnsupportedError(f"lln_diag: mix={self.options.mix!r} weighs each channel: no single matrix exists")
+        far = self.lln.dense(q, k, causal, key_mask, segments)
+        return self._mix(far, self.diag.dense(q, k, causal, key_mask, segments))
+
+    def extend(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
+    ) -> tuple[Tensor, State]:
+        """The state: the four tensors of `lln`, then the four of `diag`."""
+        far, after_far = self.lln.extend(q, k, v, key_mask, None if state is None else state[:4])
+        near, after_near = self.diag.extend(q, k, v, key_mask, None if state is None else state[4:])
+        return self._mix(far, near), (*after_far, *after_near)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+        far, after_far = self.lln.step(q, k, v, state[:4])
+        near, after_near = self.diag.step(q, k, v, state[4:])
+        return self._mix(far, near), (*after_far, *after_near)

@@ -1,0 +1,37 @@
+"""`linnet evaluate`: how good a trained model is on a split of its corpus."""
+
+from typing import Annotated
+
+import typer
+
+from linnet.cli import Json, print_json, print_table
+from linnet.cli.resume import Run
+
+Split = Annotated[str, typer.Option("--split", help="train, valid or test.")]
+Checkpoint = Annotated[str, typer.Option("--checkpoint", help="last, best or the number of a step.")]
+
+
+def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last", json: Json = False) -> None:
+    """Measure a run on a whole split: loss and perplexity by token and, for a causal model, by word.
+
+    The text is read in blocks of the context that the run was trained with, each on its own: a token sees what
+    comes before it in its block. A word is what white space separates, and each end of a line is one more.
+
+    \b
+    Examples:
+      linnet evaluate runs/mine
+      linnet evaluate runs/mine --split valid --checkpoint best --json
+    """
+    from linnet.train.check import run_config
+
+    run_config(folder)
+
+    from linnet.train.log import Screen
+    from linnet.train.run import evaluate_run
+
+    metrics = evaluate_run(folder, split, Screen(quiet=json), checkpoint)
+    if json:
+        print_json(metrics)
+    else:
+        shown = {name: f"{value:,.4f}" if isinstance(value, float) else str(value) for name, value in metrics.items()}
+        print_table(["metric", "value"], [[name.replace("_", " "), value] for name, value in shown.items()])

@@ -1,0 +1,41 @@
+"""`linnet export`: a trained model as three files, without what only training needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linnet.cli import Json, print_json
+from linnet.cli.evaluate import Checkpoint
+from linnet.cli.resume import Run
+
+
+def command(
+    folder: Run,
+    out: Annotated[Path, typer.Option("--out", help="New folder of the model.")],
+    checkpoint: Checkpoint = "last",
+    json: Json = False,
+) -> None:
+    """Export a model: config.json, model.safetensors and tokenizer.json.
+
+    `linnet.load_model` and `linnet generate` read the folder. The same checkpoint gives the same bytes.
+
+    \b
+    Example:
+      linnet export runs/mine --out models/mine
+    """
+    from linnet.train.check import run_config
+
+    run_config(folder)
+
+    from linnet.models.loading import export_model, load_model
+    from linnet.train.log import Screen
+    from linnet.train.run import checkpoint_step
+
+    model = load_model(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
+    export_model(model, out, folder / "tokenizer.json")
+    files = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
+    if json:
+        print_json({"folder": str(out), "files": files})
+    else:
+        print(f"{out}: {', '.join(f'{name} ({size:,} bytes)' for name, size in files.items())}")

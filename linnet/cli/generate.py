@@ -1,0 +1,62 @@
+"""`linnet generate`: let a trained model go on with a text, shown as it is written."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linnet.cli import Json, print_json
+from linnet.cli.evaluate import Checkpoint
+from linnet.errors import InputError
+
+Run = Annotated[Path, typer.Argument(help="The folder of a run or of an exported model.", metavar="DIR")]
+Prompt = Annotated[str, typer.Option("--prompt", help="The text to go on with.")]
+
+
+def command(
+    folder: Run,
+    prompt: Prompt,
+    max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 draws as trained.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the fewest tokens whose probability reaches p.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
+    checkpoint: Checkpoint = "last",
+    json: Json = False,
+) -> None:
+    """Write text after a prompt, token by token, with a state that does not grow where the model has one.
+
+    \b
+    Examples:
+      linnet generate runs/mine --prompt "def main" --max-new-tokens 100
+      linnet generate runs/mine --prompt "The" --temperature 0.8 --top-p 0.9 --seed 1
+    """
+    import torch
+
+    from linnet.data.tokenizer import TextStream, Tokenizer
+    from linnet.models.loading import load_model
+    from linnet.train.log import Screen
+    from linnet.train.run import checkpoint_step
+
+    model = load_model(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    ids = tokenizer.encode(prompt)
+    if not ids:
+        raise InputError(f"--prompt is {prompt!r}: it has no tokens, and there must be at least one")
+    start, new = time.perf_counter(), 0
+    text = TextStream(tokenizer, after=ids)
+    parts = [prompt]
+    for token in model.stream(torch.tensor([ids]), max_new_tokens, temperature, top_k, top_p, seed):
+        if not new and not json:
+            print(prompt, end="", flush=True)
+        parts.append(text.push(int(token)))
+        new += 1
+        if not json:
+            print(parts[-1], end="", flush=True)
+    parts.append(text.close())
+    if json:
+        seconds = time.perf_counter() - start
+        print_json({"text": "".join(parts), "prompt_tokens": len(ids), "new_tokens": new, "seconds": round(seconds, 3)})
+    else:
+        print(parts[-1])

@@ -1,0 +1,31 @@
+"""`linnet resume`: go on with a run that was stopped, killed or cut off."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linnet.cli import Json
+from linnet.cli.train import tell_outcome
+
+Run = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="DIR")]
+
+
+def command(folder: Run, json: Json = False) -> None:
+    """Go on with a run from its newest valid checkpoint.
+
+    The result is that of a run that was never stopped, to the last bit (same machine, torch and number of
+    threads). A damaged checkpoint is named and passed over. A finished run stays as it is.
+
+    \b
+    Example:
+      linnet resume runs/mine
+    """
+    from linnet.train.check import run_config
+
+    run_config(folder)
+
+    from linnet.train import run
+    from linnet.train.log import Screen
+
+    tell_outcome(run.resume_run(folder, Screen(quiet=json)), json)

@@ -1,0 +1,73 @@
+"""`linnet train`: train a model as a recipe says, in a folder that holds everything about the run."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from linnet.cli import Json, print_json
+
+if TYPE_CHECKING:
+    from linnet.train.run import Outcome
+
+Recipe = Annotated[
+    str, typer.Argument(help="A name of `linnet list recipes`, or the path of a TOML file.", metavar="RECIPE")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="New folder of the run.", show_default="runs/RECIPE-TIME")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", help="Change one key, as in train.steps=100; repeatable.", metavar="KEY=VALUE")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print what would be done, write nothing.")]
+
+
+def command(recipe: Recipe, out: Out = None, sets: Sets = None, dry_run: DryRun = False, json: Json = False) -> None:
+    """Train a model by a recipe.
+
+    The folder of the run gets its configuration, tokenizer, metrics and checkpoints. Ctrl-C or SIGTERM ends the
+    step, saves, and exits with 130 or 143; a second one exits at once. `linnet resume` goes on from there.
+
+    \b
+    Examples:
+      linnet train smoke
+      linnet train text --set data.path=my.txt --out runs/mine
+      linnet train wikitext2 --set model.preset=vanilla_lm_small --set seed=1
+      linnet train recipes/stdlib.toml --dry-run
+    """
+    from linnet.config import load_recipe, recipe_path
+    from linnet.train.check import check_config, check_out
+
+    config = load_recipe(recipe, sets or ())
+    check_config(config)
+    folder = out or Path("runs") / f"{recipe_path(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    check_out(folder)
+
+    from linnet.train import run
+    from linnet.train.log import Screen
+
+    if dry_run:
+        _tell_plan(run.dry_run(config, Screen(quiet=json)), json)
+    else:
+        tell_outcome(run.start_run(config, folder, Screen(quiet=json)), json)
+
+
+def tell_outcome(outcome: "Outcome", json: bool) -> None:
+    """Print what a run came to; if a signal stopped it, exit with the code for that."""
+    if json:
+        print_json({**outcome._asdict(), "folder": str(outcome.folder)})
+    elif outcome.signal:
+        print(f"stopped at step {outcome.step} of {outcome.steps} and saved: linnet resume {outcome.folder}")
+    else:
+        print(f"finished: {outcome.step} steps, {outcome.tokens:,} tokens, {outcome.seconds:.0f} s: {outcome.folder}")
+    if outcome.signal:
+        raise typer.Exit(128 + outcome.signal)
+
+
+def _tell_plan(plan: dict[str, object], json: bool) -> None:
+    if json:
+        print_json(plan)
+        return
+    import tomli_w
+
+    print(tomli_w.dumps(plan["config"]))  # type: ignore[arg-type]
+    print(f"# {plan['parameters']:,} parameters, {plan['tokens']:,} tokens to train on")

@@ -1,0 +1,221 @@
+"""A split as one stream of token ids on disk, cut into blocks whose order is a pure function of the step.
+
+A stream is tokenized once and cached as `<key>.tokens`: a header of 512 bytes, then the ids as in memory.
+The key is the SHA-256 of content, tokenizer and split, so that no stale file can be taken for a fresh one.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.data.corpora import Corpus
+from linnet.data.masking import IGNORE as IGNORE
+from linnet.data.tokenizer import Tokenizer
+from linnet.errors import InputError
+from linnet.storage import clean, one_line_errors, temporary_name
+
+FORMAT = "linnet-tokens-1"
+HEADER = 512
+DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The ids of a split in a memory-mapped array, and what perplexity by word or by byte divides by.
+
+    `words` follows WikiText's rule: whatever white space separates, and one more for the end of each line.
+    """
+
+    split: str
+    tokens: NDArray[Any]
+    words: int
+    bytes: int
+
+
+def open_stream(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    split: str,
+    cache: str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Stream:
+    """The stream of a split, from the cache or tokenized now; `progress` gets (bytes done, bytes in all).
+
+    `cache` is a folder, by default ~/.cache/linnet; where it may not be written, the file has no name and
+    goes with the process. Processes that do this at once each write a file, and the last one stays.
+    """
+    name = f"{FORMAT} {corpus.sha256[split]} {tokenizer.sha256} {split}"
+    key = hashlib.sha256(name.encode()).hexdigest()
+    path = (_default_cache() if cache is None else Path(cache)) / f"{key}.tokens"
+    stream = _read(path, key, split)
+    if stream is None:
+        if not corpus.size(split):
+            raise InputError(f"the {split} split is empty: give more text")
+        temporary = temporary_name(path)
+        with one_line_errors("write", path, temporary), _create(temporary) as file:
+            fields = _tokenize(file, corpus, tokenizer, split, progress)
+            file.seek(0)
+            file.write(_header({**fields, "key": key}))
+            file.flush()
+            stream = Stream(split, _map(file, fields), fields["words"], fields["bytes"])
+            if file.name == str(temporary):
+                temporary.replace(path)
+                clean(path.parent, older_than=DAY)
+    return stream
+
+
+class Blocks:
+    """A stream cut into blocks of `context` tokens: block i holds the tokens from i * context on.
+
+    What is left at the end is dropped, so that training sees full blocks only; with `whole` it is one more
+    block, filled up with padding, so that evaluation counts every token once.
+    """
+
+    def __init__(self, stream: Stream, context: int, whole: bool = False) -> None:
+        total = len(stream.tokens)
+        if context < 1:
+            raise InputError(f"data.context is {context}: it must be at least 1")
+        if total < context and not whole:
+            raise InputError(
+                f"the {stream.split} split has {total} tokens, too few for a block of data.context = {context}:"
+                " give more text or a smaller context"
+            )
+        self.context = context
+        self._tokens = stream.tokens
+        self._count = -(-total // context) if whole else total // context
+
+    def __len__(self) -> int:
+        return self._count
+
+    def tokens(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The blocks of these indices and their key mask, both (B,N); False marks the padding."""
+        positions, real = self._positions(indices)
+        return np.where(real, self._gather(positions), Tokenizer.pad), real
+
+    def causal(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Inputs and targets (B,N): the targets are the blocks, the input of each is the token before it.
+
+        The very first token follows an `</s>`, so that each token of the stream is a target once. Padding has
+        the target -100.
+        """
+        positions, real = self._positions(indices)
+        before = np.where(positions > 0, self._gather(positions - 1), Tokenizer.eos)
+        return np.where(real, before, Tokenizer.pad), np.where(real, self._gather(positions), IGNORE)
+
+    def _positions(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Where in the stream the tokens of the blocks lie, and whether it goes that far."""
+        indices = np.asarray(indices, np.int64)
+        if indices.size and not (indices.min() >= 0 and indices.max() < len(self)):
+            raise IndexError(f"block {indices.min()} to {indices.max()} of {len(self)}")
+        positions = indices[:, None] * self.context + np.arange(self.context)
+        return positions, positions < len(self._tokens)
+
+    def _gather(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._tokens[np.clip(positions, 0, len(self._tokens) - 1)].astype(np.int64)
+
+
+def batch_indices(seed: int, epoch: int, step: int, batch: int, count: int) -> NDArray[np.int64]:
+    """The samples of a batch: every epoch is a permutation of 0..count-1, and batches follow without a gap.
+
+    `step` counts batches from the start of `epoch`; a batch that reaches beyond goes on in the next one, so
+    no sample is dropped and `batch_indices(seed, 0, step, ...)` serves for a whole training.
+    """
+    epochs = batch_epochs(epoch, step, batch, count)
+    places = (step * batch + np.arange(batch)) % count
+    return np.array([_order(seed, int(e), count)[p] for e, p in zip(epochs, places, strict=True)], np.int64)
+
+
+def batch_epochs(epoch: int, step: int, batch: int, count: int) -> NDArray[np.int64]:
+    """The epoch to which each sample of `batch_indices` belongs, for what is drawn anew in each epoch."""
+    if batch < 1 or count < 1:
+        raise InputError(f"batch is {batch} and the number of samples {count}: both must be at least 1")
+    return np.asarray(epoch + (step * batch + np.arange(batch)) // count, np.int64)
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+    """The permutation of an epoch; raw Philox bits, since numpy promises those to stay the same for ever."""
+    bits = np.random.Philox(key=np.array([seed % 2**64, epoch], np.uint64))
+    order = np.argsort(bits.random_raw(count), kind="stable")
+    order.setflags(write=False)
+    return order
+
+
+def _tokenize(
+    file: IO[bytes],
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    split: str,
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, Any]:
+    """Write the ids of a split behind the place of the header; returns the fields of the header."""
+    whole, count, words, done, total = hashlib.sha256(), 0, 0, 0, corpus.size(split)
+    file.seek(HEADER)
+    for document in corpus.splits[split]:
+        text = document.text
+        for ids in tokenizer.encode_document(text):
+            data = ids.tobytes()
+            file.write(data)
+            whole.update(data)
+            count += len(ids)
+        words += len(text.split()) + text.count("\n") + (not text.endswith("\n"))
+        done += len(document.data)
+        if progress is not None:
+            progress(done, total)
+    fields = {"dtype": tokenizer.dtype.name, "count": count, "sha256": whole.hexdigest()}
+    return {**fields, "words": words, "bytes": total}
+
+
+def _header(fields: dict[str, Any]) -> bytes:
+    """The fields as JSON without blanks, and the SHA-256 of that."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return f"{text} {hashlib.sha256(text.encode()).hexdigest()}".ljust(HEADER - 1).encode() + b"\n"
+
+
+def _read(path: Path, key: str, split: str) -> Stream | None:
+    """The stream in a cache file, if every byte of it is as it was written."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER)
+            fields = json.loads(header.split()[0])
+            size = HEADER + fields["count"] * np.dtype(fields["dtype"]).itemsize
+            if header != _header(fields) or fields["key"] != key or file.seek(0, 2) != size:
+                return None
+            tokens = _map(file, fields)
+            if hashlib.sha256(tokens.data).hexdigest() != fields["sha256"]:
+                return None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return Stream(split, tokens, fields["words"], fields["bytes"])
+
+
+def _map(file: IO[bytes], fields: dict[str, Any]) -> NDArray[Any]:
+    return np.memmap(file, np.dtype(fields["dtype"]), "r", HEADER, (fields["count"],))
+
+
+def _default_cache() -> Path:
+    try:
+        return Path.home() / ".cache" / "linnet"
+    except RuntimeError:  # a user without a home
+        return Path(tempfile.gettempdir()) / f"linnet-{os.getuid()}"
+
+
+def _create(temporary: Path) -> IO[bytes]:
+    """A new file of this name, or one without a name where the folder may not be written."""
+    try:
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        return temporary.open("x+b")
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return tempfile.TemporaryFile()

@@ -1,0 +1,337 @@
+"""Text to token ids and back, in four kinds: words, byte-level BPE trained here, GPT-2's BPE, and bytes.
+
+One order of ids for all, which is fairseq's: `<s> <pad> </s> <unk>` are 0 to 3, then come the symbols of the
+kind, and `<mask>`, where there is one, is last. So GPT-2's files and fairseq's dict.txt give RoBERTa's ids.
+"""
+
+import codecs
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.errors import InputError, unknown
+from linnet.storage import read_json, write_atomic
+
+if TYPE_CHECKING:
+    import tokenizers
+
+KINDS = ("word", "bpe", "gpt2", "bytes")
+FORMAT = "linnet-tokenizer-1"
+SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+MASK = "<mask>"
+
+# Where a text can be cut without changing its ids: the rule of byte-level BPE never joins across these ends.
+SAFE_CUT = re.compile(r"(?<=\S)\n(?=\S)|\n(?= \S)")
+PIECE = 1 << 16  # characters
+PIECES_AT_ONCE = 64
+
+
+class Tokenizer:
+    """`encode` text to ids and `decode` ids to text; everything that it knows is in its JSON file.
+
+    Special words in a text are text, not special: `<mask>` in a file never becomes the id of the mask.
+    """
+
+    bos, pad, eos, unk = range(4)
+
+    def __init__(
+        self,
+        kind: str,
+        symbols: Sequence[str] = (),
+        merges: Sequence[Sequence[str]] = (),
+        mask: bool = True,
+    ) -> None:
+        if kind not in KINDS:
+            raise unknown("tokenizer", kind, KINDS)
+        self.kind = kind
+        self._symbols = list(symbols)
+        self._merges = [(left, right) for left, right in merges]
+        self._ids = {symbol: i for i, symbol in enumerate(self._symbols, len(SPECIALS))}
+        self.vocab_size = len(SPECIALS) + (256 if kind == "bytes" else len(self._symbols)) + mask
+        self.mask = self.vocab_size - 1 if mask else None
+        self.special_ids = (*range(len(SPECIALS)), *([] if self.mask is None else [self.mask]))
+        self.dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, with no mark at its end; of words, each end of a line is an `</s>`."""
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the text is not valid Unicode at character {error.start + 1}") from error
+        if self.kind == "bytes":
+            return [len(SPECIALS) + byte for byte in data]
+        if self.kind == "word":
+            return self._encode_words(text)
+        return list(self._bpe.encode(text, add_special_tokens=False).ids)
+
+    def encode_document(self, text: str) -> Iterator[NDArray[Any]]:
+        """The ids of a whole document, in arrays one after the other, and an `</s>` at its end.
+
+        Of words that is the `</s>` of the last line, so that every line has just one.
+        """
+        pieces = list(_pieces(text, PIECE))
+        for start in range(0, len(pieces), PIECES_AT_ONCE):
+            batch = pieces[start : start + PIECES_AT_ONCE]
+            if self.kind in ("bpe", "gpt2"):
+                encodings = self._bpe.encode_batch_fast(batch, add_special_tokens=False)
+                yield from (np.array(encoding.ids, self.dtype) for encoding in encodings)
+            else:
+                yield from (np.array(self.encode(piece), self.dtype) for piece in batch)
+        if self.kind != "word" or not text.endswith("\n"):
+            yield np.array([self.eos], self.dtype)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; bytes that are no UTF-8 become U+FFFD, special ids nothing."""
+        stream = TextStream(self)
+        return "".join(map(stream.push, ids)) + stream.close()
+
+    def token(self, token: int) -> str:
+        """One token as a reader wants to see it; stray bytes appear as `\\xff`."""
+        if not 0 <= token < self.vocab_size:
+            raise InputError(f"token {token} does not exist: ids are 0 to {self.vocab_size - 1}")
+        if token in self.special_ids:
+            return MASK if token == self.mask else SPECIALS[token]
+        if self.kind == "word":
+            return self._symbols[token - len(SPECIALS)]
+        return self.token_bytes(token).decode(errors="backslashreplace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token of a byte-level kind stands for; a special one stands for none."""
+        if token in self.special_ids:
+            return b""
+        if self.kind == "bytes":
+            return bytes([token - len(SPECIALS)])
+        return bytes(_ALPHABET[character] for character in self._symbols[token - len(SPECIALS)])
+
+    def dumps(self) -> bytes:
+        """The content of `tokenizer.json`."""
+        content = {"format": FORMAT, "kind": self.kind, "mask": self.mask is not None}
+        return json.dumps({**content, "symbols": self._symbols, "merges": self._merges}, indent=0).encode()
+
+    @cached_property
+    def sha256(self) -> str:
+        """The SHA-256 of `dumps`: two tokenizers with the same one give the same ids."""
+        return hashlib.sha256(self.dumps()).hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write `tokenizer.json`."""
+        write_atomic(path, self.dumps())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read what `save` wrote; anything else is a one-line InputError."""
+        content = read_json(path)
+        fault = _fault(content)
+        if fault:
+            raise InputError(f"{path} is not a tokenizer of linnet: {fault}")
+        return cls(content["kind"], content["symbols"], content["merges"], content["mask"])
+
+    @cached_property
+    def _bpe(self) -> "tokenizers.Tokenizer":
+        from tokenizers import Tokenizer as Bpe
+        from tokenizers import models, pre_tokenizers
+
+        bpe = Bpe(models.BPE(vocab=self._ids, merges=self._merges))
+        bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return bpe
+
+    def _encode_words(self, text: str) -> list[int]:
+        get = self._ids.get
+        ids: list[int] = []
+        for line in text.split("\n"):
+            ids.extend(get(word, self.unk) for word in line.split())
+            ids.append(self.eos)
+        return ids[:-1]  # after the last end of line no further line has ended
+
+
+class TextStream:
+    """Ids to text one at a time, for text that is shown as it is written: `push` each id, `close` at the end.
+
+    A character whose bytes are spread over tokens comes out with the last of them. `after` are earlier ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, after: Iterable[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._space = ""
+        for token in after:
+            self.push(token)
+
+    def push(self, token: int) -> str:
+        """The text that this token completes."""
+        tokenizer = self._tokenizer
+        if tokenizer.kind != "word":
+            return self._decoder.decode(tokenizer.token_bytes(token))
+        if token == tokenizer.eos:
+            self._space = ""
+            return "\n"
+        if token in tokenizer.special_ids and token != tokenizer.unk:
+            return ""
+        text = self._space + tokenizer.token(token)
+        self._space = " "
+        return text
+
+    def close(self) -> str:
+        """What is left: a character cut short."""
+        return self._decoder.decode(b"", final=True)
+
+
+def build_tokenizer(
+    kind: str,
+    texts: Iterable[str] = (),
+    vocab_size: int | None = None,
+    path: str | Path | None = None,
+    mask: bool = False,
+) -> Tokenizer:
+    """A tokenizer of the given kind, made from the training texts (`word`, `bpe`) or from files (`gpt2`).
+
+    `vocab_size` is needed by `bpe`; `word` cuts its dictionary there and then fills up to a multiple of 8;
+    the other two have a size of their own. `path` is the folder of encoder.json, vocab.bpe and perhaps
+    dict.txt (default: `gpt2-bpe` in LINNET_DATA). `mask` adds `<mask>` to words, whose published dictionaries
+    for causal models have none; the other kinds always have it.
+    """
+    if kind == "word":
+        return Tokenizer("word", _dictionary(texts, vocab_size), mask=mask)
+    if kind == "bpe":
+        return _train_bpe(texts, vocab_size)
+    if kind == "gpt2":
+        return _read_gpt2(Path(path) if path is not None else _default_gpt2())
+    return Tokenizer(kind)
+
+
+def _dictionary(texts: Iterable[str], vocab_size: int | None) -> list[str]:
+    """fairseq's rule: words by falling count, ties in the order of their characters, size a multiple of 8."""
+    room = None if vocab_size is None else vocab_size - len(SPECIALS)
+    if room is not None and room < 1:
+        raise InputError(f"data.vocab_size is {vocab_size}: a tokenizer of words needs at least 5")
+    counts: Counter[str] = Counter()
+    for text in texts:
+        for piece in _pieces(text, PIECE):
+            counts.update(piece.split())
+    for special in (*SPECIALS, MASK):
+        counts.pop(special, None)
+    words = sorted(counts, key=lambda word: (-counts[word], word))[:room]
+    return _filled(words)
+
+
+def _filled(symbols: list[str]) -> list[str]:
+    """fairseq's made-up words at the end, until the size with the four specials is a multiple of 8."""
+    have, i = set(symbols), 0
+    while (len(SPECIALS) + len(symbols)) % 8:
+        made_up = f"madeupword{i:04d}"
+        if made_up not in have:
+            symbols.append(made_up)
+        i += 1
+    return symbols
+
+
+def _train_bpe(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
+    from tokenizers import Tokenizer as Bpe
+    from tokenizers import models, pre_tokenizers, trainers
+
+    fewest = len(SPECIALS) + 256 + 1
+    if vocab_size is None or vocab_size < fewest:
+        raise InputError(f"data.vocab_size is {vocab_size}: the tokenizer 'bpe' needs at least {fewest}")
+    bpe = Bpe(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(SPECIALS) - 1,
+        min_frequency=2,
+        initial_alphabet=sorted(_ALPHABET),
+        show_progress=False,
+    )
+    bpe.train_from_iterator((piece for text in texts for piece in _pieces(text, PIECE)), trainer)
+    model = json.loads(bpe.to_str())["model"]
+    return Tokenizer("bpe", sorted(model["vocab"], key=model["vocab"].__getitem__), model["merges"])
+
+
+def _default_gpt2() -> Path:
+    data = os.environ.get("LINNET_DATA")
+    if not data:
+        raise InputError("the tokenizer 'gpt2' needs a folder of encoder.json and vocab.bpe, or LINNET_DATA")
+    return Path(data) / "gpt2-bpe"
+
+
+def _read_gpt2(folder: Path) -> Tokenizer:
+    """GPT-2's files in the order of encoder.json, or in that of fairseq's dict.txt where it is there."""
+    merges = [line.split() for line in _lines(folder / "vocab.bpe") if not line.startswith("#version")]
+    numbers = read_json(folder / "encoder.json")
+    values = list(numbers.values()) if isinstance(numbers, dict) else []
+    if {type(value) for value in values} != {int} or sorted(values) != list(range(len(values))):
+        raise InputError(f"{folder / 'encoder.json'} does not number its symbols from 0 on")
+    symbols = sorted(numbers, key=numbers.__getitem__)
+    if (folder / "dict.txt").exists():
+        rows = [line.split()[0] for line in _lines(folder / "dict.txt")]
+        order = [int(row) for row in rows if row.isdecimal()]  # the others are made up, to fill another size
+        if sorted(order) != list(range(len(symbols))):
+            raise InputError(f"{folder / 'dict.txt'} does not list each number of encoder.json once")
+        symbols = [symbols[i] for i in order]
+    symbols = _filled(symbols)
+    fault = _bpe_fault(symbols, merges)
+    if fault:
+        raise InputError(f"{folder / 'vocab.bpe'} does not fit encoder.json: {fault}")
+    return Tokenizer("gpt2", symbols, merges)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text") from error
+
+
+def _fault(content: Any) -> str:
+    """What is wrong with the content of a tokenizer.json, or nothing."""
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        return f"its format is not {FORMAT!r}"
+    kind, symbols, merges, mask = (content.get(key) for key in ("kind", "symbols", "merges", "mask"))
+    if kind not in KINDS or not isinstance(mask, bool):
+        return "its kind is unknown"
+    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
+        return "its symbols are not a list of strings"
+    if len(set(symbols)) != len(symbols):
+        return "a symbol occurs twice"
+    return _bpe_fault(symbols, merges) if kind in ("bpe", "gpt2") else ""
+
+
+def _bpe_fault(symbols: list[str], merges: Any) -> str:
+    """What is wrong with symbols and merges for byte-level BPE, or nothing."""
+    known = set(symbols)
+    if set().union(*symbols) != _ALPHABET.keys() or not _ALPHABET.keys() <= known:
+        return "its symbols are not made of the 256 bytes"
+    for merge in merges if isinstance(merges, list) else [merges]:
+        pair = isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge)
+        if not pair or not {*merge, "".join(merge)} <= known:
+            return f"the merge {merge!r} is not of two symbols into a third"
+    return ""
+
+
+def _pieces(text: str, size: int) -> Iterator[str]:
+    """A long text in parts of `size` characters and what is left to the next place where it may be cut."""
+    start = 0
+    while start < len(text):
+        cut = SAFE_CUT.search(text, min(start + size, len(text)))
+        end = cut.end() if cut else len(text)
+        yield text[start:end]
+        start = end
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's way to write bytes as visible characters: Latin-1 where it is visible, else from U+0100 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+
+
+_ALPHABET = _byte_alphabet()

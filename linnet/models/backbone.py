@@ -1,0 +1,162 @@
+"""The one model: embedding, positions, blocks and an output, all as its configuration says."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from linnet.config import parse_section
+from linnet.errors import InputError, UnsupportedError
+from linnet.models.block import Block, BlockState, create_norm
+from linnet.models.config import ModelConfig
+from linnet.models.generate import Generation
+from linnet.models.outputs import OUTPUTS
+from linnet.ops.layout import layout
+from linnet.ops.positions import sinusoidal
+from linnet.registry import ATTENTION
+
+FIRST_POSITION = 2  # fairseq counts from the padding id + 1; the published parameter counts contain the two unused rows
+
+
+class ModelState(NamedTuple):
+    """What a causal model remembers of the tokens so far; every tensor has first axis B."""
+
+    layers: tuple[BlockState, ...]
+    length: Tensor  # (B,) int64: where the next token stands
+
+
+class Model(Generation):
+    """logits (B,N,V) = model(ids (B,N), key_mask=None, segments=None)."""
+
+    blocks: Sequence[Block]
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        for name, options in config.options.items():
+            parse_section(ATTENTION[name].Options, options, f"model.options.{name}")
+        M = config.width
+        self.embedding = nn.Embedding(config.vocab_size, M)
+        learned = config.positions == "learned"
+        self.positions = nn.Embedding(config.max_length + FIRST_POSITION, M) if learned else None
+        self.embedding_norm = nn.LayerNorm(M) if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore[assignment]
+        self.final_norm = create_norm(config.norm, M) if config.final_norm else nn.Identity()
+        self.output = OUTPUTS[config.output](config)
+        self._initialize()
+
+    @torch.no_grad()
+    def _initialize(self) -> None:
+        """Embeddings N(0, 1/M) beside what each part has set itself ("xavier"), or N(0, 0.02^2) everywhere ("bert")."""
+        bert = self.config.init == "bert"
+        for module in self.modules():
+            if isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02 if bert else self.config.width**-0.5)
+            elif bert and isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        if self.config.pad is not None:
+            self.embedding.weight[self.config.pad].zero_()
+
+    def forward(
+        self,
+        ids: Tensor,
+        key_mask: Tensor | None = None,
+        segments: Tensor | None = None,
+        select: Tensor | None = None,
+    ) -> Tensor:
+        """Logits (B,N,V) of ids (B,N); with `select` those of the chosen tokens alone, (K,V).
+
+        `key_mask` (B,N): True = a real token. `segments` (B,N): nothing crosses from one run of equal ids to the next.
+        `select`: a boolean (B,N), or K indices into the B*N tokens, which torch.compile prefers.
+        """
+        return self.logits(self.features(ids, key_mask, segments), select)
+
+    def features(self, ids: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """Hidden states (B,N,M) of ids (B,N), before the output."""
+        return self.encode(self.embed(ids), key_mask, segments)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Token vectors (B,N,M) of ids (B,N), without positions."""
+        self._check_ids(ids)
+        x = self.embedding(ids)
+        return x * self.config.width**0.5 if self.config.embedding_scale else x
+
+    def encode(self, x: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """Hidden states (B,N,M) of token vectors x (B,N,M), to which the positions are yet to be added."""
+        x = self._place(x, layout(x.shape[0], x.shape[1], key_mask, segments, x.device).position)
+        for block in self.blocks:
+            x = block(x, key_mask, segments)
+        return self.final_norm(x)
+
+    def logits(self, h: Tensor, select: Tensor | None = None) -> Tensor:
+        """The output of hidden states h (B,N,M), or of the tokens that `select` names."""
+        if select is not None:
+            h = h[select] if select.dtype == torch.bool else h.flatten(0, 1)[select]  # (K, M)
+        return self.output(h, self.embedding.weight)
+
+    def prefill(
+        self,
+        ids: Tensor,
+        key_mask: Tensor | None = None,
+        state: ModelState | None = None,
+        select: Tensor | None = None,
+    ) -> tuple[Tensor, ModelState]:
+        """Like `forward`, and the state after the last real token; `state` continues an earlier prefill or step."""
+        self.check_recurrent()
+        x = self.embed(ids)
+        where = layout(ids.shape[0], ids.shape[1], key_mask, None, ids.device)
+        position, length = where.position, torch.as_tensor(where.length, device=ids.device).expand(len(ids))
+        if state is not None:
+            position, length = position + state.length[:, None], length + state.length
+        x, layers = self._place(x, position), []
+        for i, block in enumerate(self.blocks):
+            x, after = block.prefill(x, key_mask, None if state is None else state.layers[i])
+            layers.append(after)
+        return self.logits(self.final_norm(x), select), ModelState(tuple(layers), length)
+
+    def step(self, ids_t: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
+        """Logits (B,1,V) after the next token ids_t (B,1), and the state after it."""
+        x, layers = self._place(self.embed(ids_t), state.length[:, None]), []
+        for block, before in zip(self.blocks, state.layers, strict=True):
+            x, after = block.step(x, before)
+            layers.append(after)
+        return self.logits(self.final_norm(x)), ModelState(tuple(layers), state.length + 1)
+
+    def check_recurrent(self) -> None:
+        """The one-line error where there is no state to carry; a mechanism without one raises its own."""
+        if not self.config.causal:
+            raise UnsupportedError("this model is bidirectional (causal = false): it cannot prefill, step or generate")
+
+    def _place(self, x: Tensor, position: Tensor) -> Tensor:
+        """x (B,N,M) at `position` (N,) or (B,N): the signal of the position added, then norm and dropout."""
+        if self.positions is not None:
+            self._check_positions(position)
+            x = x + self.positions(position + FIRST_POSITION)
+        elif self.config.positions == "sinusoidal":
+            x = x + sinusoidal(position + FIRST_POSITION, self.config.width).to(x.dtype)
+        return self.dropout(self.embedding_norm(x))
+
+    def _check_ids(self, ids: Tensor) -> None:
+        """One-line errors for ids that are not (batch, tokens) integers of the vocabulary."""
+        if ids.dim() != 2 or ids.shape[1] < 1:
+            raise InputError(f"ids has shape {tuple(ids.shape)}: it must be (batch, tokens) with at least one token")
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise InputError(f"ids has type {ids.dtype}: it must be int64 or int32")
+        # On a GPU the check would wait for the device at every call.
+        if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():
+            for worst in (int(ids.min()), int(ids.max())):
+                if not 0 <= worst < self.config.vocab_size:
+                    raise InputError(f"ids contains {worst}: an id is at least 0 and below {self.config.vocab_size}")
+
+    def _check_positions(self, position: Tensor) -> None:
+        """The one-line error for a sequence that is longer than the learned positions."""
+        limit = self.config.max_length
+        fits = position.dim() == 1 and len(position) <= limit  # known without asking the device
+        if not fits and position.device.type != "meta" and not torch.compiler.is_compiling():
+            longest = int(position.max()) + 1
+            if longest > limit:
+                raise InputError(f"a sequence has {longest} tokens: this model has {limit} learned positions")

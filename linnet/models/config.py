@@ -1,0 +1,85 @@
+"""What a model is made of: the settings that the backbone is built from, and that every saved model carries."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from linnet.config import Section
+from linnet.errors import unknown
+from linnet.registry import ATTENTION
+
+
+def _known(layer: str) -> str:
+    """A layer is a mechanism's name, or several joined by `+`, which run in parallel."""
+    for name in layer.split("+"):
+        if name not in ATTENTION:
+            raise unknown("attention", name, ATTENTION.names())
+    return layer
+
+
+Layer = Annotated[str, AfterValidator(_known)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class ModelConfig(Section):
+    """One model; the defaults are those of TransNormer's language model."""
+
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1)]
+    """First layer first: a mechanism's name each; in "diag+norm" two run in parallel and their outputs are averaged."""
+    width: Count
+    heads: Count
+    ffn_width: Count
+    vocab_size: Count
+    causal: bool
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Options by mechanism: {"norm": {"phi": "elu"}}; those of a mechanism that no layer uses are ignored."""
+    norm: Literal["srms", "rms", "layer"] = "srms"
+    norm_position: Literal["pre", "post"] = "pre"
+    ffn: Literal["glu", "ffn"] = "glu"
+    activation: Literal["silu", "gelu", "relu"] = "silu"
+    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    max_length: Count = 512
+    """Number of learned positions; the other kinds have no end."""
+    embedding_scale: bool = True
+    """Multiply token embeddings by sqrt(width)."""
+    embedding_norm: bool = False
+    """LayerNorm after the embedding."""
+    final_norm: bool = True
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Of the embedding and of both branches of a block; attention weights have their own, in `options`."""
+    output: Literal["causal_lm", "masked_lm"] = "causal_lm"
+    tie: bool = True
+    """The output shares the embedding's weights."""
+    init: Literal["xavier", "bert"] = "xavier"
+    pad: Annotated[int, Field(ge=0)] | None = None
+    """Padding's id: its embedding starts at 0."""
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide_width(cls, heads: int, info: ValidationInfo) -> int:
+        width = info.data.get("width")
+        if width is not None and width % heads:
+            raise ValueError(f"it must divide width = {width}")
+        return heads
+
+    @field_validator("options")
+    @classmethod
+    def _options_of_known(cls, options: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name in options:
+            _known(name)
+        return options
+
+    @field_validator("output")
+    @classmethod
+    def _output_fits(cls, output: str, info: ValidationInfo) -> str:
+        if output == "causal_lm" and info.data.get("causal") is False:
+            raise ValueError("with causal = false a token would see the one that it is to predict")
+        return output
+
+    @field_validator("pad")
+    @classmethod
+    def _pad_is_an_id(cls, pad: int | None, info: ValidationInfo) -> int | None:
+        size = info.data.get("vocab_size")
+        if pad is not None and size is not None and pad >= size:
+            raise ValueError(f"it must be below vocab_size = {size}")
+        return pad

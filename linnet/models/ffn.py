@@ -1,0 +1,38 @@
+"""The part of a block that works on each token alone: a gated linear unit, or the classic two layers."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn.functional import gelu, relu, silu
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu, "relu": relu}
+
+
+class GLU(nn.Module):
+    """y = W3 (act(W1 x) * W2 x), with biases; TransNormer uses SiLU and a width of 8/3 M."""
+
+    def __init__(self, M: int, width: int, activation: str) -> None:
+        super().__init__()
+        self.act = ACTIVATIONS[activation]
+        self.enter = nn.Linear(M, 2 * width)  # W1 and W2
+        self.leave = nn.Linear(width, M)  # W3
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.enter(x).chunk(2, dim=-1)  # (B, N, width) each
+        return self.leave(self.act(gate) * value)
+
+
+class FFN(nn.Module):
+    """y = W2 act(W1 x), with biases."""
+
+    def __init__(self, M: int, width: int, activation: str) -> None:
+        super().__init__()
+        self.act = ACTIVATIONS[activation]
+        self.enter = nn.Linear(M, width)
+        self.leave = nn.Linear(width, M)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leave(self.act(self.enter(x)))
+
+
+FFNS: dict[str, Callable[[int, int, str], nn.Module]] = {"glu": GLU, "ffn": FFN}

@@ -1,0 +1,128 @@
+"""Models by name: `<system>_<lm|roberta>[_small]`, as data; importing this file imports no torch.
+
+The sizes are those of TransNormer's tables (arXiv 2210.10340), whose published parameter counts they reproduce to the
+last parameter, and one for a CPU, with the same proportions and all systems within 1 % of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from linnet.config import parse_section
+from linnet.errors import InputError, unknown
+from linnet.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    from linnet.models.backbone import Model
+
+# system: the mechanism of the first half of the layers, that of the second, their options
+SYSTEMS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {
+    "transnormer_t1": ("diag", "norm", {"diag": {"kind": "rela"}, "norm": {"phi": "elu"}}),
+    "transnormer_t2": ("diag", "norm", {"diag": {"kind": "softmax"}, "norm": {"phi": "1+elu"}}),
+    "diag": ("diag", "diag", {"diag": {"kind": "softmax"}}),
+    "norm": ("norm", "norm", {"norm": {"phi": "1+elu"}}),
+    "vanilla": ("softmax", "softmax", {}),
+    "elu": ("elu", "elu", {}),
+    "lln": ("lln", "lln", {}),
+    "lln_diag": ("lln_diag", "lln_diag", {}),
+}
+# In TransNormer's frame, which is SRMS and GLU; the others have LayerNorm and FFN.
+GATED = {"transnormer_t1", "transnormer_t2", "diag", "norm"}
+
+KINDS: dict[str, dict[str, Any]] = {
+    "lm": {
+        "causal": True,
+        "norm_position": "pre",
+        "positions": "sinusoidal",
+        "embedding_scale": True,
+        "embedding_norm": False,
+        "final_norm": True,
+        "output": "causal_lm",
+        "init": "xavier",
+    },
+    "roberta": {
+        "causal": False,
+        "norm_position": "post",
+        "positions": "learned",
+        "embedding_scale": False,
+        "embedding_norm": True,
+        "final_norm": False,
+        "output": "masked_lm",
+        "init": "bert",
+    },
+}
+FFN_ACTIVATION = {"lm": "relu", "roberta": "gelu"}
+ATTENTION_DROPOUT = {"roberta": {"diag": 0.1, "softmax": 0.1}}  # the other mechanisms have none
+
+# number of layers, width, heads, width of a GLU, width of an FFN, vocabulary
+SIZES: dict[str, tuple[int, int, int, int, int, int]] = {
+    "lm": (6, 512, 8, 1365, 2048, 267_744),
+    "roberta": (12, 768, 12, 2048, 3072, 50_265),
+    "small": (4, 192, 4, 512, 768, 8192),
+}
+
+
+def list_models() -> list[str]:
+    """Sorted names of the presets."""
+    return sorted(f"{system}_{kind}{end}" for system in SYSTEMS for kind in KINDS for end in ("", "_small"))
+
+
+def preset(name: str, **overrides: Any) -> ModelConfig:
+    """The configuration of a preset; `overrides` replace its fields, and options mechanism by mechanism."""
+    if name not in list_models():
+        raise unknown("model", name, list_models())
+    return parse_section(ModelConfig, _merge(_table(name), overrides), "model")
+
+
+def model_config(table: Mapping[str, Any]) -> ModelConfig:
+    """The configuration that a recipe's [model] table means: its `preset`, if it names one, and any fields."""
+    fields = {key: value for key, value in table.items() if key != "preset"}
+    if "preset" not in table:
+        return parse_section(ModelConfig, fields, "model")
+    if not isinstance(table["preset"], str):
+        raise InputError(f"model.preset is {table['preset']!r}: it must be a name")
+    return preset(table["preset"], **fields)
+
+
+def create_model(name: str, **overrides: Any) -> Model:
+    """A model by the name of its preset; any field of its configuration can be given: vocab_size=8192, layers=[...]."""
+    from linnet.models.backbone import Model
+
+    return Model(preset(name, **overrides))
+
+
+def _table(name: str) -> dict[str, Any]:
+    """All fields of a preset."""
+    size = "small" if name.endswith("_small") else None
+    system, _, kind = name.removesuffix("_small").rpartition("_")
+    L, width, heads, glu, ffn, vocab_size = SIZES[size or kind]
+    first, second, options = SYSTEMS[system]
+    drop = {k: {"dropout": p} for k, p in ATTENTION_DROPOUT.get(kind, {}).items() if k in (first, second)}
+    gated = system in GATED
+    return {
+        **KINDS[kind],
+        "layers": [first] * (L // 2) + [second] * (L - L // 2),
+        "width": width,
+        "heads": heads,
+        "ffn_width": glu if gated else ffn,
+        "vocab_size": vocab_size,
+        "options": {k: {**options.get(k, {}), **drop.get(k, {})} for k in sorted({*options, *drop})},
+        "norm": "srms" if gated else "layer",
+        "ffn": "glu" if gated else "ffn",
+        "activation": "silu" if gated else FFN_ACTIVATION[kind],
+        "max_length": 512,
+        "dropout": 0.1,
+        "tie": True,
+        "pad": 1,
+    }
+
+
+def _merge(table: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`table` with `overrides`; what is no table of tables under `options` is left for the check of the fields."""
+    merged = {**table, **overrides}
+    given = overrides.get("options")
+    if isinstance(given, Mapping) and all(isinstance(options, Mapping) for options in given.values()):
+        base = table["options"]
+        merged["options"] = {k: {**base.get(k, {}), **given.get(k, {})} for k in {**base, **given}}
+    return merged

@@ -1,0 +1,194 @@
+"""What the training loop asks of a task, and the part that tasks on running text share.
+
+A task turns sample numbers into batches, a batch into a loss, and sums of losses into metrics. All of it is a
+pure function of the seed and of numbers that count from the start of the run, so nothing has to be saved.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from linnet.config import RunConfig
+from linnet.data.corpora import SPLITS, Corpus, load_corpus
+from linnet.data.packing import Blocks, Stream, batch_epochs, batch_indices, open_stream
+from linnet.data.tokenizer import Tokenizer, build_tokenizer
+from linnet.errors import InputError, unknown
+from linnet.models.config import ModelConfig
+
+Batch = dict[str, Tensor]
+Indices = NDArray[np.int64]
+Work = Callable[[str], Callable[[int, int], None]]  # announces a piece of work, returns its progress(done, in all)
+
+EVALUATION = 2**32  # the "epoch" of what an evaluation draws: never reached by training, so the same each time
+
+
+class Task(ABC):
+    """Data, output, loss and metric of one run."""
+
+    output: ClassVar[str]  # the model's output that this task trains
+
+    def __init__(
+        self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
+    ) -> None:
+        """Get the data ready: `cache` keeps what takes long, `folder` is a run that has been saved to before."""
+        self.config = config
+        self.cache = Path(config.data.cache) if cache is None and config.data.cache is not None else cache
+        self.folder = folder
+        self.work = work or (lambda what: lambda done, total: None)
+
+    @abstractmethod
+    def model_fields(self) -> dict[str, Any]:
+        """What the data decide about the model, such as the size of its vocabulary."""
+
+    def check_model(self, model: ModelConfig) -> None:
+        """The one-line error for a model that does not fit this task and its data."""
+        if model.output != self.output:
+            raise InputError(f"model.output is {model.output!r}: the task {self.config.task} needs {self.output!r}")
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, str]:
+        """Hashes of the data by split; a run goes on only with the data that it began with."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write what belongs to a run besides its weights, such as the tokenizer."""
+
+    @abstractmethod
+    def count(self, split: str) -> int:
+        """Number of samples."""
+
+    @abstractmethod
+    def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
+        """The tensors of these samples, with what is drawn at random for each drawn for its epoch."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
+        """The summed loss of a batch, and the number of terms in the sum."""
+
+    @abstractmethod
+    def metrics(self, split: str, loss: float, count: int, whole: bool) -> dict[str, Any]:
+        """What to report, given the sums over a split; not `whole`: over its first samples only."""
+
+    def train_batch(self, number: int) -> Batch:
+        """Batch `number` of the run, counted over all updates, micro-batches and processes."""
+        size, count = self.config.train.batch, self.count("train")
+        samples = batch_indices(self.config.seed, 0, number, size, count)
+        return self.batch("train", samples, batch_epochs(0, number, size, count))
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        split: str,
+        batches: int = 0,
+        device: torch.device | str = "cpu",
+        progress: Callable[[int, int], None] | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> dict[str, Any] | None:
+        """The metrics of a split in order, or of its first `batches`; None if `stop` says so in between."""
+        if split not in SPLITS:
+            raise unknown("split", split, SPLITS)
+        size, samples = self.config.train.batch, self.count(split)
+        end = min(samples, batches * size) if batches else samples
+        training = model.training
+        model.eval()
+        loss, count = 0.0, 0
+        try:
+            for start in range(0, end, size):
+                if stop():
+                    return None
+                indices = np.arange(start, min(start + size, end))
+                batch = self.batch(split, indices, np.full_like(indices, EVALUATION))
+                with torch.no_grad():
+                    part, terms = self.loss(model, to_device(batch, device))
+                loss, count = loss + float(part), count + terms
+                if progress is not None:
+                    progress(start + len(indices), end)
+        finally:
+            model.train(training)
+        return self.metrics(split, loss, count, whole=end == samples)
+
+
+class TextTask(Task):
+    """A task on running text: a corpus, a tokenizer, and one stream of tokens for each split, cut in blocks."""
+
+    needs_mask: ClassVar[bool] = False
+
+    def __init__(
+        self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
+    ) -> None:
+        super().__init__(config, cache, folder, work)
+        self.corpus = load_corpus(config.data.corpus, config.data.path)
+        self.tokenizer = self._tokenizer()
+        self.streams: dict[str, Stream] = {}
+        self.blocks: dict[str, Blocks] = {}
+        for split in SPLITS:
+            show = self.work(f"reading the {split} text")
+            self.streams[split] = open_stream(self.corpus, self.tokenizer, split, self.cache, show)
+            self.blocks[split] = Blocks(self.streams[split], config.data.context, whole=split != "train")
+            if not len(self.blocks[split]):
+                raise InputError(f"the {split} split of the corpus is empty: give more text")
+
+    def _tokenizer(self) -> Tokenizer:
+        """That of the run, or a new one made from the training text."""
+        if self.folder is not None and (self.folder / "tokenizer.json").exists():
+            return Tokenizer.load(self.folder / "tokenizer.json")
+        if self.config.data.tokenizer in ("bpe", "word"):
+            self.work(f"learning the tokenizer ({self.config.data.tokenizer})")
+        return make_tokenizer(self.config, self.corpus, self.needs_mask)
+
+    def model_fields(self) -> dict[str, Any]:
+        """The vocabulary's size, and the id of padding."""
+        return {"vocab_size": self.tokenizer.vocab_size, "pad": Tokenizer.pad}
+
+    def check_model(self, model: ModelConfig) -> None:
+        """Also: every token has an embedding, and every place in a block a position."""
+        super().check_model(model)
+        tokens, context = self.tokenizer.vocab_size, self.config.data.context
+        if model.vocab_size < tokens:
+            raise InputError(f"model.vocab_size is {model.vocab_size}: the tokenizer has {tokens} tokens")
+        if model.positions == "learned" and model.max_length < context:
+            raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
+
+    def fingerprint(self) -> dict[str, str]:
+        """SHA-256 of each split's text, and of the tokenizer."""
+        return {**self.corpus.sha256, "tokenizer": self.tokenizer.sha256}
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json`."""
+        self.tokenizer.save(folder / "tokenizer.json")
+
+    def count(self, split: str) -> int:
+        """Number of blocks."""
+        return len(self.blocks[split])
+
+
+def make_tokenizer(config: RunConfig, corpus: Corpus, mask: bool) -> Tokenizer:
+    """The tokenizer that the data section asks for; the size of a BPE follows the text where it is not set."""
+    data = config.data
+    size = data.vocab_size
+    if data.tokenizer == "bpe" and size is None:
+        size = fitting_size(corpus.size("train"))
+    texts = (document.text for document in corpus.splits["train"])
+    return build_tokenizer(data.tokenizer, texts, size, data.tokenizer_path, mask)
+
+
+def fitting_size(size: int) -> int:
+    """A BPE vocabulary for so many bytes of text: the power of two next to 2 sqrt(bytes), 512 to 16,384."""
+    return int(min(max(2 ** round(math.log2(2 * math.sqrt(max(size, 1)))), 512), 16_384))
+
+
+def to_device(batch: Batch, device: torch.device | str) -> Batch:
+    """All tensors of a batch on a device."""
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def perplexity(loss: float) -> float:
+    """exp of a mean loss, kept within what a float can hold."""
+    return math.exp(min(loss, 700.0))

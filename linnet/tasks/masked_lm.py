@@ -1,0 +1,50 @@
+"""Guess masked tokens: 15 % of each block, of which 80 % become the mask, 10 % a random token and 10 % stay."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from linnet.data.masking import mask_tokens
+from linnet.data.packing import IGNORE
+from linnet.registry import TASK
+from linnet.tasks.base import Batch, Indices, TextTask, perplexity
+
+
+@TASK.add("masked_lm")
+class MaskedLM(TextTask):
+    """A bidirectional model reads a block with gaps; masks are drawn anew in each epoch, for evaluation once."""
+
+    output = "masked_lm"
+    needs_mask = True
+
+    def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
+        """`ids` (B,N), `key_mask` where a block is padded, and of the K masked tokens `select` and `targets` (K,)."""
+        blocks, real = self.blocks[split].tokens(samples)
+        mask = self.tokenizer.mask
+        assert mask is not None  # build_tokenizer was asked for one
+        ids, targets = np.empty_like(blocks), np.empty_like(blocks)
+        for row, (sample, epoch) in enumerate(zip(samples, epochs, strict=True)):
+            key = (self.config.seed, int(epoch), int(sample))
+            tokenizer = self.tokenizer
+            ids[row], targets[row] = mask_tokens(
+                blocks[row], key, mask, tokenizer.vocab_size, tokenizer.special_ids
+            )
+        select = np.flatnonzero(targets != IGNORE)  # (K,)
+        batch = {"ids": ids, "select": select, "targets": targets.ravel()[select]}
+        if not real.all():
+            batch["key_mask"] = real
+        return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
+        """Cross entropy in nats, summed over the masked tokens."""
+        logits = model(batch["ids"], key_mask=batch.get("key_mask"), select=batch["select"])  # (K, V)
+        return cross_entropy(logits.float(), batch["targets"], reduction="sum"), len(batch["targets"])
+
+    def metrics(self, split: str, loss: float, count: int, whole: bool) -> dict[str, Any]:
+        """Loss and perplexity by masked token; a perplexity by word has no meaning here."""
+        mean = loss / max(count, 1)
+        found = {"split": split, "loss": mean, "perplexity": perplexity(mean)}
+        return {**found, "tokens": count, "context": self.config.data.context}

@@ -1,0 +1,306 @@
+"""The contract of an attention, as a function that anyone can run on his own: `check_attention(fn)`.
+
+What is measured: it equals its dense definition (values and gradients), it never reads the future, padding, packing and
+batch mates are inert, its recurrent form equals the parallel one, half precision is finite, and a call is repeatable.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linnet.attention.base import Core, create_attention
+from linnet.errors import InputError, LinnetError
+
+LENGTHS = (1, 7, 63, 64, 100, 257)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise: the largest deviation that was measured, and the largest that is allowed."""
+
+    name: str
+    worst: float
+    bound: float
+
+    @property
+    def passed(self) -> bool:
+        return self.worst <= self.bound  # a NaN fails
+
+    def __str__(self) -> str:
+        return f"{'ok  ' if self.passed else 'FAIL'} {self.name}: {self.worst:.2e} (allowed {self.bound:.0e})"
+
+
+@dataclass
+class Report:
+    """The checks that were made, in order."""
+
+    name: str
+    causal: bool
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+    def __getitem__(self, name: str) -> Check:
+        return next(check for check in self.checks if check.name == name)
+
+    def __str__(self) -> str:
+        form = "causal" if self.causal else "bidirectional"
+        return "\n".join([f"{self.name}, {form}", *(f"  {check}" for check in self.checks)])
+
+
+def check_attention(
+    attention: str | Callable[..., Tensor],
+    *,
+    causal: bool | None = None,
+    heads: int = 2,
+    head_dim: int = 8,
+    lengths: tuple[int, ...] = LENGTHS,
+    compile: bool = False,
+    raises: bool = True,
+    options: dict[str, Any] | None = None,
+) -> Report:
+    """Measure an attention against the contract; with `raises`, an AssertionError lists what fails.
+
+    `attention` is a mechanism's name, a core, or any function o = f(q, k, v) on (B,H,N,D), which is asked about padding
+    and packing if it takes `key_mask` and `segments`. `causal` defaults to the object's own attribute.
+    """
+    if isinstance(attention, str):
+        if causal is None:
+            raise InputError("causal is None: give True or False with a mechanism's name")
+        attention = create_attention(attention, heads=heads, head_dim=head_dim, causal=causal, **(options or {}))
+    causal = bool(getattr(attention, "causal", False)) if causal is None else causal
+    trial = _Trial(attention, causal, heads, head_dim, lengths)
+    report = Report(trial.name, causal)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for name, bound, measure in trial.promises(compile):
+            report.checks.append(Check(name, measure(), bound))
+    if raises and not report.passed:
+        raise AssertionError(str(report))
+    return report
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    """The largest difference, relative to the largest entry of `b`; infinite where something is not finite."""
+    if not (a.isfinite().all() and b.isfinite().all()):
+        return float("inf")
+    a, b = a.detach(), b.detach()
+    return float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
+
+
+class _Trial:
+    """One attention and the measurements that apply to it."""
+
+    def __init__(
+        self, fn: Callable[..., Tensor], causal: bool, heads: int, head_dim: int, lengths: tuple[int, ...]
+    ) -> None:
+        self.fn, self.causal, self.heads, self.head_dim, self.lengths = fn, causal, heads, head_dim, lengths
+        self.core = fn if isinstance(fn, Core) else None
+        if isinstance(fn, nn.Module):
+            fn.eval()
+        if self.core is not None:
+            self.name, self.masks, self.packs = self.core.name, True, self.core.packed
+            self.heads, self.head_dim = self.core.heads, self.core.head_dim
+        else:
+            known = inspect.signature(fn.forward if isinstance(fn, nn.Module) else fn).parameters
+            self.name = getattr(fn, "__name__", type(fn).__name__)
+            self.masks, self.packs = "key_mask" in known, "segments" in known
+
+    def promises(self, compile: bool) -> Iterator[tuple[str, float, Callable[[], float]]]:
+        """(name, bound, measurement) of each check that applies."""
+        if self.core is not None:
+            yield "equals its definition, float64", 1e-10, lambda: self.definition(torch.float64)
+            yield "equals its definition, float32", 1e-5, lambda: self.definition(torch.float32)
+            yield "gradients equal the definition's", 1e-9, self.gradients
+        if self.causal:
+            yield "reads the future", 0.0, self.future
+        yield "reads batch mates", 1e-6, self.batch_mates
+        if self.masks:
+            yield "padding changes the result", 1e-6, self.padding
+        if self.packs:
+            yield "packing changes the result", 1e-6, self.packing
+        if self.core is not None and self.core.recurrent and self.causal:
+            yield "recurrent form differs", 1e-5, self.recurrence
+        yield "bfloat16 differs from float32", 0.1, self.half
+        yield "a second call differs", 0.0, self.repeat
+        if isinstance(self.fn, nn.Module):
+            yield "a reloaded copy differs", 0.0, self.reload
+        if compile:
+            yield "compiled form differs", 1e-6, self.compiled
+
+    def inputs(self, N: int, B: int = 2, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+        """Random q, k, v."""
+        return [torch.randn(B, self.heads, N, self.head_dim, dtype=dtype) for _ in range(3)]
+
+    def lengths_that_run(self) -> tuple[int, ...]:
+        """All lengths, or for a foreign function that takes some lengths only, those."""
+        if self.core is not None:
+            return self.lengths
+        good = []
+        for N in self.lengths:
+            try:
+                self.fn(*self.inputs(N))
+                good.append(N)
+            except (LinnetError, RuntimeError, AssertionError, ValueError):
+                continue
+        if not good:
+            raise InputError(f"{self.name} runs at none of the lengths {self.lengths}")
+        return tuple(good)
+
+    def typed(self, dtype: torch.dtype) -> Callable[..., Tensor]:
+        """The attention with its parameters in `dtype`."""
+        if self.core is None:
+            return self.fn
+        copy = create_attention(
+            self.core.name,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            causal=self.causal,
+            **self.core.options.model_dump(),
+        )
+        copy.load_state_dict(self.core.state_dict())
+        return copy.to(dtype).eval()
+
+    def twin(self, core: Core, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The definition."""
+        return core.finish(core.weights(q, k) @ v)
+
+    def definition(self, dtype: torch.dtype) -> float:
+        core = self.typed(dtype)
+        assert isinstance(core, Core)
+        worst = 0.0
+        with torch.no_grad():
+            for N in self.lengths:
+                q, k, v = self.inputs(N, dtype=dtype)
+                worst = max(worst, difference(core(q, k, v), self.twin(core, q, k, v)))
+        return worst
+
+    def gradients(self) -> float:
+        core = self.typed(torch.float64)
+        assert isinstance(core, Core)
+        worst = 0.0
+        for N in self.lengths:
+            inputs = [x.requires_grad_() for x in self.inputs(N, dtype=torch.float64)]
+            leaves = [*inputs, *core.parameters()]
+            outputs = [core(*inputs), self.twin(core, *inputs)]
+            g = torch.randn_like(outputs[0])
+            ours, theirs = (torch.autograd.grad(o, leaves, g) for o in outputs)
+            scale = max(float(b.abs().max()) for b in theirs)
+            worst = max(worst, *(float((a - b).abs().max()) / scale for a, b in zip(ours, theirs, strict=True)))
+        return worst
+
+    def future(self) -> float:
+        """Change the tokens from t on, once by a huge key: what came before must not move at all."""
+        worst = 0.0
+        with torch.no_grad():
+            for N in self.lengths_that_run():
+                t = N // 2
+                q, k, v = self.inputs(N)
+                before = self.fn(q, k, v)[:, :, :t]
+                for size in (1.0, 60.0):
+                    later = [size * torch.randn_like(x[:, :, t:]) for x in (q, k, v)]
+                    changed = [torch.cat([x[:, :, :t], y], dim=2) for x, y in zip((q, k, v), later, strict=True)]
+                    after = self.fn(*changed)[:, :, :t]
+                    worst = max(worst, difference(after, before) if t else 0.0)
+        return worst
+
+    def batch_mates(self) -> float:
+        worst = 0.0
+        with torch.no_grad():
+            for N in self.lengths_that_run():
+                q, k, v = self.inputs(N)
+                before = self.fn(q, k, v)[:1]
+                changed = [torch.cat([x[:1], 3 * torch.randn_like(x[1:])]) for x in (q, k, v)]
+                worst = max(worst, difference(self.fn(*changed)[:1], before))
+                worst = max(worst, difference(self.fn(q[:1], k[:1], v[:1]), before))
+        return worst
+
+    def padding(self) -> float:
+        """A row padded on the left, on the right or on both sides equals the row alone."""
+        worst = 0.0
+        with torch.no_grad():
+            for N in self.lengths_that_run():
+                q, k, v = self.inputs(N)
+                alone = self.fn(q, k, v)
+                for left, right in ((5, 0), (0, 70), (66, 3)):
+                    wide = [nn.functional.pad(x, (0, 0, left, right), value=7.0) for x in (q, k, v)]
+                    mask = torch.zeros(2, left + N + right, dtype=torch.bool)
+                    mask[:, left : left + N] = True
+                    padded = self.fn(*wide, key_mask=mask)[:, :, left : left + N]
+                    worst = max(worst, difference(padded, alone))
+        return worst
+
+    def packing(self) -> float:
+        """Sequences one after another in a row equal the same sequences alone."""
+        sizes = [N for N in self.lengths if N <= 100]
+        with torch.no_grad():
+            parts = [self.inputs(N) for N in sizes]
+            alone = torch.cat([self.fn(*part) for part in parts], dim=2)
+            q, k, v = (torch.cat(xs, dim=2) for xs in zip(*parts, strict=True))
+            ids = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+            return difference(self.fn(q, k, v, segments=ids.expand(2, -1)), alone)
+
+    def recurrence(self) -> float:
+        """A prefill, a second one from its state, then single steps, equal the parallel form; also when padded."""
+        core, worst = self.core, 0.0
+        assert core is not None
+        with torch.no_grad():
+            for N in self.lengths:
+                q, k, v = self.inputs(N)
+                whole = core(q, k, v)
+                first, second = max(1, N // 3), max(1, N - N // 4)
+                o, state = core.prefill(q[:, :, :first], k[:, :, :first], v[:, :, :first])
+                parts = [o]
+                if second > first:
+                    wide = [nn.functional.pad(x[:, :, first:second], (0, 0, 3, 2), value=7.0) for x in (q, k, v)]
+                    mask = torch.zeros(2, second - first + 5, dtype=torch.bool)
+                    mask[:, 3:-2] = True
+                    o, state = core.prefill(wide[0], wide[1], wide[2], key_mask=mask, state=state)
+                    parts.append(o[:, :, 3:-2])
+                for t in range(max(first, second), N):
+                    o, state = core.step(q[:, :, t : t + 1], k[:, :, t : t + 1], v[:, :, t : t + 1], state)
+                    parts.append(o)
+                worst = max(worst, difference(torch.cat(parts, dim=2), whole))
+        return worst
+
+    def half(self) -> float:
+        with torch.no_grad():
+            N = self.lengths_that_run()[-1]
+            rounded = [x.bfloat16() for x in self.inputs(N)]
+            try:
+                o = self.typed(torch.bfloat16)(*rounded).float()
+            except RuntimeError:
+                return float("inf")
+            return difference(o, self.fn(*(x.float() for x in rounded)))
+
+    def repeat(self) -> float:
+        with torch.no_grad():
+            q, k, v = self.inputs(self.lengths_that_run()[-1])
+            return difference(self.fn(q, k, v), self.fn(q, k, v))
+
+    def reload(self) -> float:
+        """A copy that was given the saved parameters and buffers, and nothing else."""
+        if self.core is None:
+            return 0.0
+        with torch.no_grad():
+            q, k, v = self.inputs(self.lengths[-1])
+            return difference(self.typed(torch.float32)(q, k, v), self.fn(q, k, v))
+
+    def compiled(self) -> float:
+        worst = 0.0
+        torch._dynamo.reset()
+        compiled = torch.compile(self.fn, fullgraph=True, backend="aot_eager")
+        for N in self.lengths[-2:]:
+            inputs = [x.requires_grad_() for x in self.inputs(N)]
+            outputs = [self.fn(*inputs), compiled(*inputs)]
+            g = torch.randn_like(outputs[0])
+            eager, traced = (torch.autograd.grad(o, inputs, g) for o in outputs)
+            pairs = zip([outputs[0], *eager], [outputs[1], *traced], strict=True)
+            worst = max(worst, *(difference(b, a) for a, b in pairs))
+        return worst

@@ -1,0 +1,143 @@
+"""What a run tells: a progress bar or plain lines for people, JSON lines and TensorBoard for programs.
+
+`metrics.jsonl` holds nothing that depends on time, so that a run that was killed and resumed leaves the same
+file as one that was not; how long things took is in `timings.jsonl`.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from linnet.config import TrainConfig
+from linnet.errors import InputError
+from linnet.storage import MetricsLog
+
+
+class Screen:
+    """Progress on standard error: a bar on a terminal, plain lines elsewhere, nothing when `quiet`."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        console = Console(stderr=True, highlight=False)
+        self.quiet = quiet
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+        terminal = console.is_terminal and not quiet
+        self.bar = Progress(*columns, console=console, transient=True) if terminal else None
+        self._console = console
+
+    def say(self, text: str) -> None:
+        """One line."""
+        if not self.quiet:
+            self._print(text)
+
+    def warn(self, text: str) -> None:
+        """One line that is shown even when quiet."""
+        self._print(f"linnet: warning: {text}")
+
+    def work(self, what: str) -> Callable[[int, int], None]:
+        """Announce a piece of work; returns the function to call with (done, in all)."""
+        if self.bar is None:
+            self.say(what)
+            return lambda done, total: None
+        bar = self.bar
+        bar.start()
+        line = bar.add_task(what, note="", total=None)
+
+        def show(done: int, total: int) -> None:
+            bar.update(line, completed=done, total=total, note=f"{done / max(total, 1):.0%}")
+
+        return show
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self.bar is not None:
+            self.bar.stop()
+            for line in list(self.bar.task_ids):
+                self.bar.remove_task(line)
+
+    def _print(self, text: str) -> None:
+        if self.bar is not None:
+            self.bar.console.print(text, markup=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+class RunLog:
+    """The records of a run: on the screen, in `metrics.jsonl` and `timings.jsonl`, and perhaps in TensorBoard."""
+
+    def __init__(self, folder: Path, train: TrainConfig, resume_at: int, screen: Screen) -> None:
+        self.screen = screen
+        self.steps = train.steps
+        board = tensorboard() if train.tensorboard else None  # before any file is opened
+        self._metrics = MetricsLog(folder / "metrics.jsonl", resume_at)
+        self._timings = MetricsLog(folder / "timings.jsonl", resume_at)
+        self._board = board(str(folder / "tensorboard"), purge_step=resume_at + 1) if board else None
+        self._show = screen.work("training") if screen.bar is not None else None
+
+    def step(self, step: int, loss: float, rate: float, left: float) -> None:
+        """Move the bar: tokens a second and the seconds that are left."""
+        if self._show is not None and self.screen.bar is not None:
+            self._show(step, self.steps)
+            note = f"{step}/{self.steps}  loss {loss:.4f}  {rate:,.0f} tokens/s  {_clock(left)} left"
+            self.screen.bar.update(self.screen.bar.task_ids[-1], note=note)
+
+    def train(self, record: dict[str, Any], seconds: float, rate: float, left: float) -> None:
+        """The mean over the updates since the last record."""
+        self._add("train", record, seconds, tokens_per_second=round(rate, 1))
+        if self.screen.bar is None:
+            self.screen.say(
+                f"step {record['step']}/{self.steps}  loss {record['loss']:.4f}  lr {record['lr']:.2e}  "
+                f"{rate:,.0f} tokens/s  {_clock(left)} left"
+            )
+
+    def evaluation(self, record: dict[str, Any], seconds: float) -> None:
+        """The metrics of one evaluation."""
+        self._add(record["split"], record, seconds)
+        self.screen.say(f"step {record['step']}/{self.steps}  {describe(record)}")
+
+    def sync(self) -> None:
+        """Put all records on the disk, before the checkpoint that they belong to."""
+        self._metrics.sync()
+        self._timings.sync()
+
+    def close(self) -> None:
+        """Close the files and remove the bar."""
+        self._metrics.close()
+        self._timings.close()
+        if self._board is not None:
+            self._board.close()
+        self.screen.close()
+
+    def _add(self, split: str, record: dict[str, Any], seconds: float, **timing: float) -> None:
+        self._metrics.append(record)
+        self._timings.append({"step": record["step"], "split": split, "seconds": round(seconds, 3), **timing})
+        if self._board is not None:
+            for name, value in record.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(f"{split}/{name}", value, record["step"])
+
+
+def describe(metrics: dict[str, Any]) -> str:
+    """An evaluation in one line for people."""
+    shown = {name: value for name, value in metrics.items() if isinstance(value, float)}
+    values = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in shown.items())
+    return f"{metrics['split']}: {values}  ({metrics['tokens']:,} tokens, context {metrics['context']})"
+
+
+def _clock(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}"
+
+
+def tensorboard() -> Callable[..., Any]:
+    """The writer, from the extra `track`."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        message = "train.tensorboard is true: that needs the extra, pip install 'linnet[track]'"
+        raise InputError(message) from None
+    return SummaryWriter

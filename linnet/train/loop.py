@@ -1,0 +1,210 @@
+"""The training loop, the only one: update, evaluate, save, until the steps are done or a signal comes.
+
+The data, the masks and the dropout of an update are functions of the seed and of the update's number, so a
+checkpoint holds no state of any random generator, and a run that was stopped anywhere goes on to the same bits.
+"""
+
+import hashlib
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linnet.config import RunConfig, TrainConfig
+from linnet.errors import InputError
+from linnet.models.backbone import Model
+from linnet.models.loading import load_weights
+from linnet.storage import Checkpoint, prune, save_checkpoint, to_keep
+from linnet.tasks.base import Task, to_device
+from linnet.train.guard import NonFiniteError, Stop, bad_gradient, bad_place, bad_tensors, deterministic
+from linnet.train.log import RunLog
+from linnet.train.optim import finish_gradients, load_optimizer, make_optimizer, optimizer_tensors
+from linnet.train.schedule import learning_rate
+
+
+@dataclass
+class Position:
+    """Where a run stands; with the weights and the optimizer's state this is all that resuming needs."""
+
+    step: int = 0  # updates done
+    tokens: int = 0  # read so far
+    evaluated: int = 0  # the step of the last evaluation
+    best_step: int | None = None
+    best_loss: float | None = None
+    loss: float = 0.0  # summed since the last record
+    terms: int = 0  # in that sum
+
+
+class Trainer:
+    """Trains `model` on `task`, and saves in `folder/checkpoints`; `state` goes into each checkpoint beside the position.
+
+    `rank` and `world` number the processes that share one run: each reads its own part of every update.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        task: Task,
+        model: Model,
+        folder: Path,
+        state: dict[str, Any],
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.config, self.train, self.task, self.state = config, config.train, task, state
+        self.rank, self.world = rank, world
+        self.checkpoints = folder / "checkpoints"
+        self.device = pick_device(config.train)
+        self.model, self.forward = prepare_model(model, config.train, self.device)
+        self.optimizer = make_optimizer(self.model, config.train)
+        self.at = Position()
+        self._saved: int | None = None
+        self._clock = 0.0  # seconds of training, and
+        self._read = 0  # tokens, since the last record
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint; one of another model is a one-line error."""
+        load_weights(self.model, checkpoint.model, checkpoint.path)
+        load_optimizer(self.model, self.optimizer, checkpoint.optimizer)
+        self.at = Position(**checkpoint.state["position"])
+        self._saved = self.at.step
+
+    def run(self, log: RunLog) -> Stop:
+        """Train to the end, or to the end of the step in which a signal comes; either way the state is saved."""
+        with Stop() as stop, deterministic(self.device):
+            self.model.train()
+            while True:
+                evaluated = self._due(self.train.eval_every) and self.at.evaluated != self.at.step
+                if evaluated:
+                    evaluated = self._evaluate(log, stop)
+                best = evaluated and self.at.best_step == self.at.step
+                wanted = best or bool(stop) or self._due(self.train.save_every)
+                if self.at.step and (evaluated or self._saved != self.at.step) and wanted:
+                    log.sync()
+                    self._save()
+                if stop or self.at.step >= self.train.steps:
+                    return stop
+                self._timed_update(log)
+
+    def _due(self, every: int) -> bool:
+        """Whether this step is one of every so many, or the last."""
+        step = self.at.step
+        return step == self.train.steps or bool(every and step and step % every == 0)
+
+    def _timed_update(self, log: RunLog) -> None:
+        """An update and its time; the first of a process takes longer and does not count for the speed."""
+        first, start, tokens = self._clock == 0, time.perf_counter(), self.at.tokens
+        rate, norm = self._update()
+        seconds, tokens = time.perf_counter() - start, self.at.tokens - tokens
+        self._clock, self._read = self._clock + seconds, self._read + tokens
+        self._record(log, rate, norm)
+        if first:
+            self._clock, self._read = 1e-9, 0
+
+    def _update(self) -> tuple[float, float]:
+        """One update from `accumulate` micro-batches, its loss the mean over all their terms; (rate, norm of gradients)."""
+        train, step = self.train, self.at.step + 1
+        self.optimizer.zero_grad(set_to_none=True)
+        loss, terms, tokens = 0.0, 0, 0
+        for micro in range(train.accumulate):
+            number = ((step - 1) * train.accumulate + micro) * self.world + self.rank
+            part, count, size = self._accumulate(number, step)
+            loss, terms, tokens = loss + part, terms + count, tokens + size
+        norm = finish_gradients(self.model, max(terms, 1), train.clip)
+        if not math.isfinite(norm):
+            raise NonFiniteError(f"step {step}: {bad_gradient(self.model)} is not finite; nothing of it was saved")
+        rate = learning_rate(train, step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.at.step = step
+        self.at.tokens += tokens * self.world
+        self.at.loss += loss
+        self.at.terms += terms
+        return rate, norm
+
+    def _accumulate(self, number: int, step: int) -> tuple[float, int, int]:
+        """Add the gradients of one micro-batch; returns its summed loss, the terms in it, and its tokens."""
+        batch = to_device(self.task.train_batch(number), self.device)
+
+        def forward(model: nn.Module) -> tuple[Tensor, int]:
+            torch.manual_seed(seed_of(self.config.seed, number))  # for dropout
+            with precision(self.train, self.device):
+                return self.task.loss(model, batch)
+
+        total, terms = forward(self.forward)
+        loss = float(total.detach())
+        if not math.isfinite(loss):
+            place = bad_place(self.model, lambda: forward(self.model))
+            raise NonFiniteError(f"step {step}: the loss is {loss}, first in {place}; nothing of it was saved")
+        total.backward()
+        return loss, terms, batch["ids"].numel()
+
+    def _record(self, log: RunLog, rate: float, norm: float) -> None:
+        """Move the progress; every `log_every` steps write down the mean loss since the last time."""
+        at, train = self.at, self.train
+        speed = self._read / self._clock
+        left = (train.steps - at.step) * at.tokens / at.step / speed
+        loss = at.loss / max(at.terms, 1)
+        log.step(at.step, loss, speed, left)
+        if at.step % train.log_every == 0 or at.step == train.steps:
+            record = {"step": at.step, "split": "train", "loss": loss, "lr": rate, "grad_norm": norm}
+            log.train({**record, "tokens": at.tokens}, self._clock, speed, left)
+            at.loss, at.terms = 0.0, 0
+            self._clock, self._read = 1e-9, 0
+
+    def _evaluate(self, log: RunLog, stop: Stop) -> bool:
+        """Measure on the validation split and note the best; False if a signal came in between."""
+        start = time.perf_counter()
+        with precision(self.train, self.device):
+            metrics = self.task.evaluate(
+                self.forward, "valid", self.train.eval_batches, self.device, stop=lambda: bool(stop)
+            )
+        if metrics is None:
+            return False
+        if not math.isfinite(metrics["loss"]):
+            raise NonFiniteError(f"step {self.at.step}: the loss on the validation split is {metrics['loss']}")
+        self.at.evaluated = self.at.step
+        if self.at.best_loss is None or metrics["loss"] < self.at.best_loss:
+            self.at.best_step, self.at.best_loss = self.at.step, metrics["loss"]
+        log.evaluation({"step": self.at.step, **metrics}, time.perf_counter() - start)
+        return True
+
+    def _save(self) -> None:
+        """Write a checkpoint of this step and remove those that are neither among the last two nor the best."""
+        weights, moments = self.model.state_dict(), optimizer_tensors(self.model, self.optimizer)
+        bad = bad_tensors({**weights, **moments})
+        if bad:
+            raise NonFiniteError(f"step {self.at.step}: {bad[0]} is not finite; the checkpoint was not written")
+        save_checkpoint(self.checkpoints, self.at.step, weights, moments, {**self.state, "position": asdict(self.at)})
+        prune(self.checkpoints, to_keep(self.checkpoints, self.at.step, self.at.best_step))
+        self._saved = self.at.step
+
+
+def prepare_model(model: Model, train: TrainConfig, device: torch.device) -> tuple[Model, nn.Module]:
+    """The model that owns the weights, and the one to call: the one place where a model is moved and wrapped."""
+    model = model.to(device)
+    return model, torch.compile(model) if train.compile else model  # type: ignore[return-value]
+
+
+def pick_device(train: TrainConfig) -> torch.device:
+    """The device that the configuration asks for; "auto" takes a GPU where there is one."""
+    if train.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("train.device is 'cuda': torch finds no GPU here; 'cpu' or 'auto' are allowed")
+    gpu = train.device != "cpu" and torch.cuda.is_available()
+    return torch.device("cuda" if gpu else "cpu")
+
+
+def precision(train: TrainConfig, device: torch.device) -> torch.autocast:
+    """Autocast to bfloat16 where the configuration asks for it; the weights stay float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=train.precision == "bfloat16")
+
+
+def seed_of(*numbers: int) -> int:
+    """One seed from several numbers, such that different ones have nothing to do with each other."""
+    digest = hashlib.sha256(repr(numbers).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

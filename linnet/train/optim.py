@@ -1,0 +1,53 @@
+"""The optimizer: AdamW with decoupled weight decay on every parameter, its state as named tensors, and clipping.
+
+The papers decay all parameters alike, biases, norms and embeddings too, so this does.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from linnet.config import TrainConfig
+from linnet.errors import LinnetError
+
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+def make_optimizer(model: nn.Module, train: TrainConfig) -> AdamW:
+    """AdamW over all parameters; its rate is set before each update."""
+    return AdamW(
+        model.parameters(), train.lr, train.betas, train.eps, weight_decay=train.weight_decay, fused=True
+    )
+
+
+def optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
+    """The state of the optimizer under the names of the parameters: `exp_avg/embedding.weight`."""
+    return {
+        f"{moment}/{name}": optimizer.state[parameter][moment]
+        for name, parameter in model.named_parameters()
+        if parameter in optimizer.state  # one that no loss has reached has none
+        for moment in MOMENTS
+    }
+
+
+def load_optimizer(model: nn.Module, optimizer: AdamW, tensors: dict[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` gave; names and shapes must be those of this model."""
+    left = dict(tensors)
+    for name, parameter in model.named_parameters():
+        found = {moment: left.pop(f"{moment}/{name}") for moment in MOMENTS if f"{moment}/{name}" in left}
+        shapes = {moment: tuple(tensor.shape) for moment, tensor in found.items()}
+        if found and shapes != dict(zip(MOMENTS, (tuple(parameter.shape),) * 2 + ((),), strict=True)):
+            raise LinnetError(f"the checkpoint's optimizer does not fit this model: the state of {name} differs")
+        if found:
+            optimizer.state[parameter] = {m: t.to(parameter.device, copy=True) for m, t in found.items()}
+    if left:
+        raise LinnetError(f"the checkpoint's optimizer does not fit this model: it has {min(left)}")
+
+
+def finish_gradients(model: nn.Module, count: int, clip: float) -> float:
+    """Divide summed gradients by the number of terms in the sum, clip their norm, and return it as it was before."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    norm = float(nn.utils.get_total_norm(gradients, foreach=True)) / count
+    factor = min(1.0, clip / norm) if clip and norm else 1.0
+    torch._foreach_mul_(gradients, factor / count)
+    return norm

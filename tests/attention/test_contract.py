@@ -1,0 +1,75 @@
+"""Every registered mechanism keeps the contract of linnet.testing; a new file brings its own tests."""
+
+import pytest
+import torch
+
+import linnet
+from linnet.errors import UnsupportedError
+from linnet.testing import check_attention
+
+FORMS = [
+    (name, causal)
+    for name in linnet.list_attention()
+    for causal in (True, False)
+    if linnet.describe_attention(name)["causal" if causal else "bidirectional"]
+]
+
+
+@pytest.mark.parametrize("name,causal", FORMS)
+def test_contract(name: str, causal: bool) -> None:
+    check_attention(name, causal=causal, compile=True)
+
+
+@pytest.mark.parametrize("name", linnet.list_attention())
+def test_a_flag_is_kept(name: str) -> None:
+    """What a mechanism says it cannot do is a one-line UnsupportedError, at construction where it can be known."""
+    about = linnet.describe_attention(name)
+    assert set(about) >= {"paper", "cost", "causal", "bidirectional", "recurrent", "packed", "any_length"}
+    for causal, able in ((True, about["causal"]), (False, about["bidirectional"])):
+        if not able:
+            with pytest.raises(UnsupportedError):
+                linnet.create_mixer(name, width=16, heads=2, causal=causal)
+    form = about["causal"]
+    mixer = linnet.create_mixer(name, width=16, heads=2, causal=form)
+    x = torch.randn(1, 4, 16)
+    if not about["packed"]:
+        with pytest.raises(UnsupportedError):
+            mixer(x, segments=torch.zeros(1, 4, dtype=torch.long))
+    if not (about["recurrent"] and form):
+        with pytest.raises(UnsupportedError):
+            mixer.prefill(x)
+
+
+@pytest.mark.parametrize("name,causal", FORMS)
+def test_mixer(name: str, causal: bool) -> None:
+    """A mixer: its shapes, its weights, its gradients, and bfloat16 autocast."""
+    mixer = linnet.create_mixer(name, width=24, heads=3, causal=causal)
+    x = torch.randn(2, 70, 24, requires_grad=True)
+    y = mixer(x)
+    assert y.shape == x.shape
+    y.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
+    A = mixer.weights(x)
+    rows = mixer.weights(x, normalize=True).sum(dim=-1)
+    assert A.shape == (2, 3, 70, 70) and torch.allclose(rows, torch.ones_like(rows), atol=1e-4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = mixer(x)
+    assert half.isfinite().all() and float((half - y).detach().abs().max() / y.detach().abs().max()) < 0.1
+
+
+@pytest.mark.parametrize("name,causal", [form for form in FORMS if form[1]])
+def test_states_have_the_batch_first_and_constant_size(name: str, causal: bool) -> None:
+    if not linnet.describe_attention(name)["recurrent"]:
+        return
+    mixer = linnet.create_mixer(name, width=16, heads=2, causal=causal).eval()
+    _, state = mixer.prefill(torch.randn(3, 5, 16))
+    assert isinstance(state, tuple) and all(isinstance(part, torch.Tensor) and part.shape[0] == 3 for part in state)
+    y, after = mixer.step(torch.randn(3, 1, 16), state)
+    assert y.shape == (3, 1, 16) and [part.shape[0] for part in after] == [3] * len(state)
+
+
+def test_constant_input_gives_finite_output() -> None:
+    for name, causal in FORMS:
+        mixer = linnet.create_mixer(name, width=16, heads=2, causal=causal)
+        for value in (0.0, 1.0, 100.0):
+            assert mixer(torch.full((2, 66, 16), value)).isfinite().all(), (name, causal, value)

@@ -1,0 +1,89 @@
+"""LLN: golden values of the released code, matched variance, statistics that do not leak, and its options."""
+
+import pytest
+import torch
+
+import linnet
+from linnet.attention.lln import MEASURED, interpolated
+from linnet.errors import InputError, UnsupportedError
+
+GOLDEN = {
+    False: [
+        [[0.5032, 0.5248, -0.1797], [0.6414, 0.4807, -0.0756], [0.4694, 0.5255, -0.2264], [1.0657, 0.3068, 0.3656]],
+        [[-0.7917, -1.0734, -0.5935], [-0.7895, -1.1420, -0.6682], [-0.7662, -0.2344, -0.5392], [-0.4690, -0.7762, -0.9950]],
+    ],
+    True: [
+        [[-0.0933, 0.6871, -0.8383], [-0.0615, 0.7395, -0.6900], [0.1475, 0.6462, -0.5867], [1.0657, 0.3068, 0.3656]],
+        [[-0.8025, -1.2952, -0.7502], [-0.8238, -1.2323, -0.7327], [-0.9951, -0.3673, -0.3389], [-0.4690, -0.7762, -0.9950]],
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_golden_values_of_the_released_code(causal: bool) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 4, 3) for _ in range(3))
+    core = linnet.create_attention("lln_diag", heads=2, head_dim=3, causal=causal, statistics="tensor", match="paper")
+    assert torch.allclose(core(q, k, v), torch.tensor([GOLDEN[causal]]), atol=6e-5)
+
+
+@pytest.mark.parametrize("D", [16, 32, 48, 64, 96, 128, 256])
+@pytest.mark.parametrize("sigma", [0.9, 1.0, 1.2, 1.4])
+def test_the_variance_of_ln_P_is_that_of_softmax(D: int, sigma: float) -> None:
+    core = linnet.create_attention("lln", heads=2, head_dim=D, causal=False)
+    q, k = (sigma * torch.randn(1, 2, 512, D) for _ in range(2))
+    ours = core.weights(q, k).log().var(dim=-1).mean()
+    softmax = (q @ k.mT / D**0.5).log_softmax(dim=-1).var(dim=-1).mean()
+    assert float(ours / softmax) == pytest.approx(1, abs=0.08)
+
+
+def test_coefficients_are_interpolated_in_log2_and_clamped() -> None:
+    assert interpolated(64) == MEASURED[64] and interpolated(256) == MEASURED[256]
+    assert interpolated(8) == MEASURED[16] and interpolated(1024) == MEASURED[256]
+    middle = interpolated(round(2**6.5))
+    assert all(min(a, b) < x < max(a, b) for x, a, b in zip(middle, MEASURED[64], MEASURED[128], strict=True))
+
+
+def test_prefix_statistics_are_those_of_the_prefix() -> None:
+    """The causal output at t is what the bidirectional statistics of the first t+1 tokens give."""
+    q, k, v = (torch.randn(2, 2, 40, 8, dtype=torch.float64) * torch.linspace(0.5, 2, 40)[:, None] for _ in range(3))
+    causal = linnet.create_attention("lln", heads=2, head_dim=8, causal=True)
+    where = linnet.ops.layout.layout(2, 40, None, None, q.device)
+    log_q, _, _ = causal.log_features(q, k, True, where)
+    for t in (0, 9, 39):
+        part = slice(0, t + 1)
+        where = linnet.ops.layout.layout(2, t + 1, None, None, q.device)
+        both = linnet.create_attention("lln", heads=2, head_dim=8, causal=False)
+        alone, _, _ = both.log_features(q[:, :, part], k[:, :, part], False, where)
+        assert torch.allclose(log_q[:, :, t], alone[:, :, t])
+
+
+def test_statistics_carry_no_gradient() -> None:
+    core = linnet.create_attention("lln", heads=1, head_dim=4, causal=False)
+    q, k, v = (torch.randn(1, 1, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    where = linnet.ops.layout.layout(1, 6, None, None, q.device)
+    log_q, _, _ = core.log_features(q, k, False, where)
+    (gradient,) = torch.autograd.grad(log_q.sum(), q)
+    assert torch.allclose(gradient, (log_q / q).detach())
+
+
+def test_what_is_not_allowed() -> None:
+    with pytest.raises(UnsupportedError, match="reads the future"):
+        linnet.create_attention("lln", heads=1, head_dim=4, causal=True, statistics="sample")
+    core = linnet.create_attention("lln", heads=1, head_dim=4, causal=True, statistics="tensor")
+    x = torch.randn(1, 1, 3, 4)
+    with pytest.raises(UnsupportedError, match="cannot prefill"):
+        core.prefill(x, x, x)
+    with pytest.raises(InputError, match="statistics"):
+        linnet.create_attention("lln", heads=1, head_dim=4, causal=True, statistics="batch")
+
+
+@pytest.mark.parametrize("mix", ["scale", "ratio"])
+def test_learned_mixes_start_as_the_average(mix: str) -> None:
+    q, k, v = (torch.randn(1, 2, 20, 4) for _ in range(3))
+    learned = linnet.create_attention("lln_diag", heads=2, head_dim=4, causal=True, mix=mix)
+    plain = linnet.create_attention("lln_diag", heads=2, head_dim=4, causal=True)
+    assert torch.allclose(learned(q, k, v), plain(q, k, v), atol=1e-6)
+    assert len(list(learned.parameters())) == (2 if mix == "scale" else 1)
+    with pytest.raises(UnsupportedError, match="no single matrix"):
+        learned.weights(q, k)

@@ -1,0 +1,33 @@
+"""Small real models for the tests of linnet.models."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from linnet.models.backbone import Model
+from linnet.models.presets import SYSTEMS, create_model
+
+TINY = {"vocab_size": 61, "width": 32, "heads": 2, "ffn_width": 40, "options": {"diag": {"block": 8}}}
+
+
+def pytest_generate_tests(metafunc):
+    """`system` runs over every system of the presets, `kind` over both of their kinds."""
+    if "system" in metafunc.fixturenames:
+        metafunc.parametrize("system", sorted(SYSTEMS))
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", ["lm", "roberta"])
+
+
+@pytest.fixture
+def tiny() -> Callable[..., Model]:
+    """`tiny("vanilla_lm")`: that preset with few, narrow layers and weights far from their initial ones, in evaluation."""
+
+    def build(name: str, **overrides) -> Model:
+        model = create_model(f"{name}_small", **(TINY | overrides)).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        return model
+
+    return build

@@ -1,0 +1,65 @@
+"""The settings of a model: what is wrong is told in one line that names the field, the value and what is allowed."""
+
+import subprocess
+import sys
+
+import pytest
+
+from linnet.config import parse_section
+from linnet.errors import InputError
+from linnet.models.config import ModelConfig
+from linnet.models.presets import model_config
+
+FIELDS = {"layers": ["norm"], "width": 8, "heads": 2, "ffn_width": 8, "vocab_size": 11, "causal": True}
+
+WRONG = [
+    ({"layers": []}, "model.layers is []: ", "at least 1 item"),
+    ({"layers": ["diag", "nrm"]}, "model.layers.1 is 'nrm': ", "did you mean 'norm'?"),
+    ({"layers": ["diag+"]}, "model.layers.0 is 'diag+': ", "unknown attention ''"),
+    ({"heads": 3}, "model.heads is 3: ", "it must divide width = 8"),
+    ({"heads": 0}, "model.heads is 0: ", "greater than or equal to 1"),
+    ({"width": -8}, "model.width is -8: ", "greater than or equal to 1"),
+    ({"width": "wide"}, "model.width is 'wide': ", "valid integer"),
+    ({"vocab_size": 0}, "model.vocab_size is 0: ", "greater than or equal to 1"),
+    ({"ffn_width": 2.5}, "model.ffn_width is 2.5: ", "valid integer"),
+    ({"max_length": 0}, "model.max_length is 0: ", "greater than or equal to 1"),
+    ({"dropout": 1.0}, "model.dropout is 1.0: ", "less than 1"),
+    ({"dropout": -0.1}, "model.dropout is -0.1: ", "greater than or equal to 0"),
+    ({"norm": "batch"}, "model.norm is 'batch': ", "'srms', 'rms' or 'layer'"),
+    ({"ffn": "moe"}, "model.ffn is 'moe': ", "'glu' or 'ffn'"),
+    ({"pad": 11}, "model.pad is 11: ", "it must be below vocab_size = 11"),
+    ({"causal": False}, "model.output is 'causal_lm': ", "would see the one that it is to predict"),
+    ({"output": "masked_ml"}, "model.output is 'masked_ml': ", "'causal_lm' or 'masked_lm'"),
+    ({"options": {"nrom": {}}}, "model.options is {'nrom': {}}: ", "did you mean 'norm'?"),
+    ({"options": {"norm": 1}}, "model.options.norm is 1: ", "valid dictionary"),
+    ({"widht": 8}, "unknown key of model 'widht': ", "did you mean 'width'?"),
+    ({"preset": 3}, "model.preset is 3: ", "it must be a name"),
+]
+
+
+@pytest.mark.parametrize(("change", "place", "allowed"), WRONG, ids=[str(change) for change, _, _ in WRONG])
+def test_what_is_wrong_is_told_in_one_line(change, place, allowed):
+    with pytest.raises(InputError) as error:
+        model_config({**FIELDS, "output": "causal_lm", **change})
+    message = str(error.value)
+    assert message.startswith(place)
+    assert allowed in message
+    assert "\n" not in message
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(InputError, match=r"^model\.width is missing$"):
+        parse_section(ModelConfig, {key: FIELDS[key] for key in FIELDS if key != "width"}, "model")
+
+
+def test_a_saved_configuration_gives_the_same_again():
+    config = parse_section(ModelConfig, {**FIELDS, "options": {"norm": {"phi": "elu"}}}, "model")
+    assert parse_section(ModelConfig, config.model_dump(mode="json"), "model") == config
+
+
+def test_configurations_and_presets_need_no_torch():
+    program = (
+        "import sys, linnet\nfrom linnet.models.presets import preset\n"
+        "assert all(preset(name).width for name in linnet.list_models())\nsys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,19 @@
+"""The two FFNs against their equations, and the shape of their weights."""
+
+import pytest
+import torch
+from torch.nn.functional import gelu, relu, silu
+
+from linnet.models.ffn import FFN, GLU
+
+
+@pytest.mark.parametrize(("name", "act"), [("silu", silu), ("gelu", gelu), ("relu", relu)])
+def test_equations(name, act):
+    x = torch.randn(2, 3, 8)
+    glu = GLU(8, 5, name)
+    (W1, W2), (b1, b2) = glu.enter.weight.chunk(2), glu.enter.bias.chunk(2)
+    y = (act(x @ W1.T + b1) * (x @ W2.T + b2)) @ glu.leave.weight.T + glu.leave.bias
+    torch.testing.assert_close(glu(x), y)
+    ffn = FFN(8, 5, name)
+    y = act(x @ ffn.enter.weight.T + ffn.enter.bias) @ ffn.leave.weight.T + ffn.leave.bias
+    torch.testing.assert_close(ffn(x), y)

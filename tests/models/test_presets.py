@@ -1,0 +1,110 @@
+"""Models by name: the published parameter counts to the last parameter, and what a name and its overrides mean."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import linnet
+from linnet.errors import InputError
+from linnet.models.presets import create_model, list_models, model_config, preset
+
+COUNTS = {
+    "transnormer_t1_lm": 155_988_156,
+    "transnormer_t2_lm": 155_988_156,
+    "vanilla_lm": 156_000_256,
+    "transnormer_t1_roberta": 124_672_473,
+    "transnormer_t2_roberta": 124_672_473,
+    "vanilla_roberta": 124_696_665,
+}
+
+
+def count(name, **overrides):
+    with torch.device("meta"):
+        model = create_model(name, **overrides)
+    assert all(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_published_parameter_counts(name):
+    assert count(name) == COUNTS[name]
+
+
+def test_small_models_are_within_one_percent_of_each_other(kind):
+    counts = [count(name) for name in list_models() if name.endswith(f"_{kind}_small")]
+    assert len(counts) >= 6
+    assert min(counts) >= 2e6
+    assert max(counts) <= 5e6
+    assert max(counts) <= 1.01 * min(counts)
+
+
+def test_position_encoding_can_be_added_to_vanilla_within_the_one_percent():
+    plain, rotated = count("vanilla_lm_small"), count("vanilla_lm_small", options={"softmax": {"positions": "lrpe"}})
+    assert plain < rotated <= 1.01 * plain
+
+
+def test_every_name_builds_and_is_listed_in_order():
+    names = linnet.list_models()
+    assert names == sorted(names)
+    for system in ("transnormer_t1", "transnormer_t2", "vanilla", "elu", "lln", "lln_diag"):
+        assert {f"{system}_{end}" for end in ("lm", "lm_small", "roberta", "roberta_small")} <= set(names)
+    for name in names:
+        assert count(name) > 0
+
+
+def test_the_document_states_these_counts():
+    text = (Path(__file__).parents[2] / "docs/models.md").read_text()
+    stated = re.findall(r"^\| `(\w+)` \|.*\| ([\d,]+) \|$", text, flags=re.MULTILINE)
+    assert {name for name, _ in stated} == set(list_models())
+    for name, number in stated:
+        assert count(name) == int(number.replace(",", "")), name
+
+
+def test_t1_and_t2():
+    t1, t2 = preset("transnormer_t1_lm"), preset("transnormer_t2_roberta")
+    assert t1.layers == ("diag",) * 3 + ("norm",) * 3
+    assert t1.options == {"diag": {"kind": "rela"}, "norm": {"phi": "elu"}}
+    assert t2.layers == ("diag",) * 6 + ("norm",) * 6
+    assert t2.options == {"diag": {"kind": "softmax", "dropout": 0.1}, "norm": {"phi": "1+elu"}}
+    assert (t1.norm_position, t2.norm_position) == ("pre", "post")
+    assert preset("vanilla_roberta").options == {"softmax": {"dropout": 0.1}}
+    assert preset("vanilla_lm").options == {}
+
+
+def test_overrides_replace_fields_and_extend_options():
+    config = preset("transnormer_t1_lm_small", vocab_size=99, layers=["norm", "diag+norm"], options={"diag": {"block": 32}})
+    assert config.vocab_size == 99
+    assert config.layers == ("norm", "diag+norm")
+    assert config.options == {"diag": {"kind": "rela", "block": 32}, "norm": {"phi": "elu"}}
+    recipe = {"preset": "transnormer_t1_lm_small", "vocab_size": 99, "layers": ["norm", "diag+norm"]}
+    assert model_config({**recipe, "options": {"diag": {"block": 32}}}) == config
+
+
+def test_a_resolved_table_is_a_fixed_point(kind):
+    for name in list_models():
+        config = preset(name)
+        table = config.model_dump(mode="json", exclude_none=True)
+        assert model_config({"preset": name, **table}) == model_config(table) == config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("transnormr_t2_lm", {}), "unknown model 'transnormr_t2_lm': did you mean 'transnormer_t2_lm'?"),
+        (("vanilla_lm", {"vocab": 5}), "unknown key of model 'vocab': did you mean 'vocab_size'?"),
+        (("vanilla_lm_small", {"heads": 5}), "model.heads is 5: it must divide width = 192"),
+        (("vanilla_lm_small", {"options": 5}), "model.options is 5: "),
+        (("vanilla_lm_small", {"options": {"softmax": {"dropuot": 0.1}}}), "unknown key of model.options.softmax 'dropuot'"),
+        (("vanilla_lm_small", {"options": {"softmax": {"heads": 1}}}), "unknown key of model.options.softmax 'heads'"),
+        (("vanilla_lm_small", {"options": {"norm": {"phi": "exp"}}}), "model.options.norm.phi is 'exp': "),
+        (("vanilla_lm_small", {"layers": ["lln"], "options": {"lln": {"statistics": "sample"}}}), "lln: statistics='sample'"),
+    ],
+)
+def test_bad_names_and_values(arguments, message):
+    name, overrides = arguments
+    with pytest.raises(InputError) as error:
+        create_model(name, **overrides)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)

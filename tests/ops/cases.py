@@ -1,0 +1,53 @@
+"""Masks, segments and comparisons that the tests of the ops share."""
+
+import torch
+from torch import Tensor
+
+MASKS = (None, "left", "right", "inner", "all")
+
+
+def key_mask(kind: str | None, B: int, N: int) -> Tensor | None:
+    """A mask whose first row is masked as `kind` says; the other rows are all real."""
+    if kind is None:
+        return None
+    real = torch.ones(B, N, dtype=torch.bool)
+    third = max(N // 3, 1)
+    first = {"left": 0, "right": N - third, "inner": N // 2, "all": 0}[kind]
+    real[0, first : N if kind == "all" else first + third] = False
+    return real
+
+
+def segments(B: int, N: int) -> Tensor:
+    """Runs of random lengths."""
+    return torch.randint(0, 2, (B, N)).cumsum(dim=1) // 3
+
+
+def specified(real: Tensor | None, ids: Tensor | None, B: int, N: int) -> Tensor:
+    """(B,1,N,1): tokens whose output is promised, i.e. all but the padding before or after a run's real tokens."""
+    real = torch.ones(B, N, dtype=torch.bool) if real is None else real
+    ids = torch.zeros(B, N, dtype=torch.long) if ids is None else ids
+    keep = torch.zeros(B, N, dtype=torch.bool)
+    for b in range(B):
+        start = 0
+        for end in range(1, N + 1):
+            if end == N or ids[b, end] != ids[b, start]:
+                there = real[b, start:end].nonzero().flatten()
+                if len(there):
+                    keep[b, start + int(there[0]) : start + int(there[-1]) + 1] = True
+                start = end
+    return keep[:, None, :, None]
+
+
+def grads(outputs: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
+    """Gradients of a fixed random functional of the outputs."""
+    noise = torch.Generator().manual_seed(1)
+    total = sum((x * torch.randn(x.shape, generator=noise, dtype=x.dtype)).sum() for x in outputs)
+    return list(torch.autograd.grad(total, leaves))
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """The largest difference, relative to the largest entry of b; infinite where something is not finite."""
+    if not (a.isfinite().all() and b.isfinite().all()):
+        return float("inf")
+    a, b = a.detach(), b.detach()
+    return float((a - b).abs().max() / b.abs().max().clamp(min=1e-2))

@@ -1,0 +1,58 @@
+"""check_attention finds what is wrong in an attention, and says so in words."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from linnet.errors import InputError
+from linnet.testing import check_attention
+
+
+def softmax(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    if key_mask is not None:
+        scores = scores.masked_fill(~key_mask[:, None, None, :], -torch.inf)
+    return scores.softmax(dim=-1) @ v
+
+
+def leaks_the_future(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax first, then the causal mask: the denominator has seen the future."""
+    return (q @ k.mT).softmax(dim=-1).tril() @ v
+
+
+def leaks_the_batch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return softmax(q, k / k.std(), v)
+
+
+def ignores_its_mask(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    return softmax(q, k, v)
+
+
+def forgets(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return softmax(q, k, v) + torch.rand(())
+
+
+def test_a_good_function_passes() -> None:
+    report = check_attention(softmax, causal=False)
+    assert report.passed and "padding changes the result" in str(report)
+
+
+@pytest.mark.parametrize(
+    "fn,causal,what",
+    [
+        (leaks_the_future, True, "reads the future"),
+        (leaks_the_batch, False, "reads batch mates"),
+        (ignores_its_mask, False, "padding changes the result"),
+        (forgets, False, "a second call differs"),
+    ],
+)
+def test_each_fault_is_found(fn, causal: bool, what: str) -> None:
+    with pytest.raises(AssertionError, match=f"FAIL {what}"):
+        check_attention(fn, causal=causal)
+    report = check_attention(fn, causal=causal, raises=False)
+    assert not report[what].passed and not report.passed
+
+
+def test_a_name_needs_a_direction() -> None:
+    with pytest.raises(InputError, match="causal is None"):
+        check_attention("norm")
