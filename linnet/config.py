@@ -91,7 +91,7 @@ class TrainConfig(Settings):
     betas: Annotated[tuple[Decay, Decay], Field(strict=False)] = (0.9, 0.98)
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
     weight_decay: Rate = 0.01
-    clip: Annotated[float, Field(ge=0)] = 1.0
+    clip: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     precision: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Field(ge=0, le=1024)] = 0

@@ -357,6 +357,10 @@ def _read(path: Path) -> bytes:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
 
 
+class BusyError(LinnetError):
+    """Another process works in the folder."""
+
+
 class RunLock:
     """`with RunLock(folder):` one process at a time; the lock dies with its owner, however that dies."""
 
@@ -373,8 +377,9 @@ class RunLock:
         except OSError as error:
             owner = os.pread(self._descriptor, 300, 0).decode(errors="replace").strip() or "another process"
             os.close(self._descriptor)
-            reason = f"{owner} is using it" if isinstance(error, BlockingIOError) else error.strerror
-            raise LinnetError(f"cannot lock {self.path.parent}: {reason}") from error
+            if isinstance(error, BlockingIOError):
+                raise BusyError(f"cannot lock {self.path.parent}: {owner} is using it") from error
+            raise LinnetError(f"cannot lock {self.path.parent}: {error.strerror}") from error
         _held.add(self._descriptor)
         return self
 

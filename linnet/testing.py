@@ -4,6 +4,7 @@ What is measured: it equals its dense definition (values and gradients), it neve
 batch mates are inert, its recurrent form equals the parallel one, half precision is finite, and a call is repeatable.
 """
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.attention.base import Core, create_attention
-from linnet.errors import InputError, LinnetError
+from linnet.errors import InputError, LinnetError, UnsupportedError
 
 LENGTHS = (1, 7, 63, 64, 100, 257)
 
@@ -125,14 +126,24 @@ class _Trial:
             yield "padding changes the result", 1e-6, self.padding
         if self.packs:
             yield "packing changes the result", 1e-6, self.packing
-        if self.core is not None and self.core.recurrent and self.causal:
+        if self.recurs():
             yield "recurrent form differs", 1e-5, self.recurrence
         yield "bfloat16 differs from float32", 0.1, self.half
         yield "a second call differs", 0.0, self.repeat
-        if isinstance(self.fn, nn.Module):
+        if self.core is not None:
             yield "a reloaded copy differs", 0.0, self.reload
         if compile:
             yield "compiled form differs", 1e-6, self.compiled
+
+    def recurs(self) -> bool:
+        """Is there a recurrent form: an option may take away what the mechanism has."""
+        if self.core is None or not (self.core.recurrent and self.causal):
+            return False
+        try:
+            self.core.check_recurrent()
+        except UnsupportedError:
+            return False
+        return True
 
     def inputs(self, N: int, B: int = 2, dtype: torch.dtype = torch.float32) -> list[Tensor]:
         """Random q, k, v."""
@@ -156,16 +167,16 @@ class _Trial:
     def typed(self, dtype: torch.dtype) -> Callable[..., Tensor]:
         """The attention with its parameters in `dtype`."""
         if self.core is None:
-            return self.fn
-        copy = create_attention(
+            return copy.deepcopy(self.fn).to(dtype) if isinstance(self.fn, nn.Module) else self.fn
+        fresh = create_attention(
             self.core.name,
             heads=self.heads,
             head_dim=self.head_dim,
             causal=self.causal,
             **self.core.options.model_dump(),
         )
-        copy.load_state_dict(self.core.state_dict())
-        return copy.to(dtype).eval()
+        fresh.load_state_dict(self.core.state_dict())
+        return fresh.to(dtype).eval()
 
     def twin(self, core: Core, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The definition."""
@@ -286,8 +297,6 @@ class _Trial:
 
     def reload(self) -> float:
         """A copy that was given the saved parameters and buffers, and nothing else."""
-        if self.core is None:
-            return 0.0
         with torch.no_grad():
             q, k, v = self.inputs(self.lengths[-1])
             return difference(self.typed(torch.float32)(q, k, v), self.fn(q, k, v))

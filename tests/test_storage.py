@@ -74,10 +74,11 @@ def temporaries(folder):
 
 
 def in_child(function):
-    """Run `function` in a forked child; returns its process id."""
+    """Run `function` in a forked child, for a minute at most; returns its process id."""
     pid = os.fork()
     if pid == 0:
         try:
+            signal.alarm(60)
             function()
         finally:
             os._exit(0)
@@ -419,7 +420,7 @@ def test_kills_at_random_moments_of_a_run(tmp_path):
 
     start = time.perf_counter()
     save(tmp_path / "timed", 1)
-    longest = 0.01 + 6 * (time.perf_counter() - start)  # a few saves, on a fast disk or a slow one
+    longest = min(0.01 + 6 * (time.perf_counter() - start), 0.2)  # a few saves, on a fast disk or a slow one
     rng, last = random.Random(0), 0
     for _ in range(40):
         pid = in_child(lambda: run(tmp_path))
@@ -555,17 +556,25 @@ def test_a_second_process_is_refused_until_the_owner_is_killed(tmp_path):
 
 
 def test_the_lock_is_not_kept_by_a_forked_child(tmp_path):
-    held, child = os.pipe(), None
+    alive, told = os.pipe()
+
+    def child():
+        os.write(told, b"x")
+        time.sleep(60)
+
     with RunLock(tmp_path):
-        child = in_child(lambda: os.read(held[0], 1))
+        pid = in_child(child)
+        os.read(alive, 1)
         with pytest.raises(LinnetError), RunLock(tmp_path):
             pass
-    with RunLock(tmp_path):  # free although the child still lives
-        pass
-    os.write(held[1], b"x")
-    os.waitpid(child, 0)
-    for descriptor in held:
-        os.close(descriptor)
+    try:
+        with RunLock(tmp_path):  # free although the child still lives
+            pass
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(alive)
+        os.close(told)
 
 
 def test_a_child_that_leaves_the_block_does_not_free_the_lock(tmp_path):

@@ -1,7 +1,7 @@
 """What every mechanism shares: the core on (B,H,N,D), and the mixer that puts projections around it.
 
-A mechanism is a `Core` with a name, written in one file. It says what it can do in its flags, and defines `attend` (fast)
-and `dense` (the weights A): `finish(A @ v)` is the definition that `finish(attend(q, k, v))` must equal.
+A mechanism is a `Core` with a name, written in one file. It says what it can do in its flags, and defines `attend`
+(fast) and `dense` (the weights A): `finish(A @ v)` is the definition that `finish(attend(q, k, v))` must equal.
 """
 
 from typing import Any, ClassVar, Literal
@@ -45,11 +45,15 @@ class Core(nn.Module):
     def name(self) -> str:
         return type(self).__module__.rpartition(".")[2]
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None
+    ) -> Tensor:
         """o (B,H,N,E) of q, k (B,H,N,D) and v (B,H,N,E)."""
         return self.run(q, k, v, self.causal, key_mask, segments)
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
         """`forward` with the direction given by the caller."""
         self._check(q, k, v, segments)
         return self.finish(self.attend(q, k, v, causal, key_mask, segments))
@@ -69,7 +73,12 @@ class Core(nn.Module):
         raise NotImplementedError
 
     def weights(
-        self, q: Tensor, k: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None, normalize: bool = False
+        self,
+        q: Tensor,
+        k: Tensor,
+        key_mask: Tensor | None = None,
+        segments: Tensor | None = None,
+        normalize: bool = False,
     ) -> Tensor:
         """Dense A (B,H,N,N), for which A @ v is the output before any norm; `normalize`: rows divided by their sum."""
         self._check(q, k, k, segments)
@@ -100,7 +109,9 @@ class Core(nn.Module):
         """One token more: `prefill` of one token, written for speed where that pays."""
         return self.prefill(q, k, v, None, state)
 
-    def extend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None) -> tuple[Tensor, State]:
+    def extend(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
+    ) -> tuple[Tensor, State]:
         """`attend` from a state."""
         raise NotImplementedError
 

@@ -15,7 +15,8 @@ from typer.main import get_command
 from linnet import __version__
 from linnet.errors import LinnetError
 
-COMMANDS = ("train", "resume", "evaluate", "generate", "export", "list", "doctor")  # in the order of `linnet --help`
+# In the order of `linnet --help`.
+COMMANDS = ("train", "resume", "evaluate", "generate", "export", "audit", "reproduce", "list", "doctor")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 100})
 

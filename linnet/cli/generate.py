@@ -20,7 +20,7 @@ def command(
     max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 draws as trained.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw from the fewest tokens whose probability reaches p.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the fewest tokens that reach probability p.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     checkpoint: Checkpoint = "last",
     json: Json = False,

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,8 @@ Recipe = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="New folder of the run.", show_default="runs/RECIPE-TIME")]
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", help="Change one key, as in train.steps=100; repeatable.", metavar="KEY=VALUE")
+    list[str] | None,
+    typer.Option("--set", help="Change one key, as in train.steps=100; repeatable.", metavar="KEY=VALUE"),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print what would be done, write nothing.")]
 
@@ -63,11 +64,12 @@ def tell_outcome(outcome: "Outcome", json: bool) -> None:
         raise typer.Exit(128 + outcome.signal)
 
 
-def _tell_plan(plan: dict[str, object], json: bool) -> None:
+def _tell_plan(plan: dict[str, Any], json: bool) -> None:
     if json:
         print_json(plan)
         return
     import tomli_w
 
-    print(tomli_w.dumps(plan["config"]))  # type: ignore[arg-type]
-    print(f"# {plan['parameters']:,} parameters, {plan['tokens']:,} tokens to train on")
+    print(tomli_w.dumps(plan["config"]))
+    print(f"# {plan['parameters']:,} parameters; {plan['tokens']:,} tokens to train on, of a corpus of these blocks:")
+    print("#", ", ".join(f"{split} {count:,}" for split, count in plan["samples"].items()))

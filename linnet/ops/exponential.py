@@ -2,9 +2,10 @@
 
     o_t = sum_s sum_c e^{q_tc + k_sc} v_s / sum_s sum_c e^{q_tc + k_sc}
 
-Every weight is computed as e^x with x <= 0. A query refers to r_t = max_c(q_tc + the largest key it sees in channel c), so
-that its denominator is at least 1. The keys before a chunk of tokens are a state (S, z, m): S_c = sum_s e^{k_sc - m_c} v_s,
-z_c the same without v_s, m_c the largest key. `exponential_chunk.py` holds what happens inside a chunk; here are the loops.
+Every weight is computed as e^x with x <= 0. A query refers to r_t = max_c(q_tc + the largest key it sees
+in c), so that its denominator is at least 1. The keys before a chunk of tokens are a state (S, z, m): m_c is
+the largest key, S_c = sum_s e^{k_sc - m_c} v_s, and z_c the same without v_s. Here are the loops over chunks;
+`exponential_chunk.py` has what one chunk does. M11 and M12 of docs/math.md.
 """
 
 from typing import Any
@@ -13,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.errors import InputError, unknown
+from linnet.errors import InputError
+from linnet.ops import reference
+from linnet.ops.backend import choose
 from linnet.ops.exponential_chunk import FLOOR, Maybe, chunks, exp_, store, working
-from linnet.ops.layout import layout
+from linnet.ops.layout import check_qkv, layout
 
 State = tuple[Tensor, Tensor, Tensor]
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -31,58 +34,42 @@ def exp_attention(
     state: State | None = None,
     return_state: bool = False,
     backend: str | None = None,
-) -> Tensor | tuple[Tensor, State]:
+) -> Any:
     """Linear attention on log features: log_q and log_k (B, H, N, D), v (B, H, N, E) -> (B, H, N, E).
 
-    Features may be -inf. A token that sees no real key gives zeros. A state (S (B, H, D, E), z (B, H, D), m (B, H, D)), in
-    float32 or better, holds the keys of earlier calls; with `return_state` the result is (o, state).
+    Features may be -inf. A token that sees no real key gives zeros. A state holds the keys of earlier calls:
+    S (B, H, D, E), z (B, H, D) and m (B, H, D), at least float32; `return_state=True` returns (o, state).
     """
-    if backend not in (None, "torch", "reference"):
-        raise unknown("backend", backend, ("torch", "reference"))
-    _check(log_q, log_k, v, state)
-    if backend == "reference":
-        from linnet.ops import reference
-
+    B, H, N = check_qkv(log_q, log_k, v)
+    if state is not None:
+        D, E, given = log_q.shape[3], v.shape[3], [tuple(part.shape) for part in state]
+        if given != [(B, H, D, E), (B, H, D), (B, H, D)]:
+            raise InputError(f"state has shapes {given}: it must be {(B, H, D, E)}, {(B, H, D)}, {(B, H, D)}")
+    if choose("exp_attention", ("reference", "torch"), backend) == "reference":
         return reference.exp_attention(log_q, log_k, v, causal, key_mask, segments, state, return_state)
-    at = layout(log_q.shape[0], log_q.shape[2], key_mask, segments, v.device)
-    state = _empty_state(log_k, v) if state is None else state
-    S, z, m = (x.to(working(v)) for x in state)
-    o, den, r, S, z, m = _attend(log_q, log_k, v, at.real, at.run, S, z, m, causal or at.run is not None)
-    if at.run is not None and not causal:
-        o = _add_later(o, den, r, log_q, log_k, v, at.real, at.run)
+    where = layout(B, N, key_mask, segments, v.device)
+    real, run = where.real, where.run
+    S, z, m = _empty_state(log_k, v) if state is None else (part.to(working(v)) for part in state)
+    o, den, r, S, z, m = _attend(log_q, log_k, v, real, run, S, z, m, causal or run is not None)
+    if run is not None and not causal:
+        o = _add_later(o, den, r, log_q, log_k, v, real, run)
     return (o, (S, z, m.detach())) if return_state else o
-
-
-def _check(q: Tensor, k: Tensor, v: Tensor, state: State | None) -> None:
-    """One line for what does not fit together."""
-    for name, x in (("log_q", q), ("log_k", k), ("v", v)):
-        if x.ndim != 4 or x.shape[2] == 0:
-            raise InputError(f"{name} has shape {tuple(x.shape)}: it must be (batch, heads, tokens >= 1, width)")
-        if x.dtype != q.dtype or not x.is_floating_point():
-            raise InputError(f"{name} has type {x.dtype}: log_q, log_k and v must share one floating type")
-    if q.shape != k.shape or q.shape[:3] != v.shape[:3]:
-        shapes = f"log_q {tuple(q.shape)}, log_k {tuple(k.shape)}, v {tuple(v.shape)}"
-        raise InputError(f"{shapes}: batch, heads and tokens must agree, and the width of log_q and log_k")
-    B, H, _, D = k.shape
-    want, got = [(B, H, D, v.shape[-1]), (B, H, D), (B, H, D)], [tuple(x.shape) for x in state or ()]
-    if state is not None and got != want:
-        raise InputError(f"state has shapes {got}: S, z and m must be {want}")
 
 
 def _empty_state(k: Tensor, v: Tensor) -> State:
     """The state of no keys."""
     (B, H, _, D), E = k.shape, v.shape[-1]
-    S, z, m = (torch.zeros(shape, dtype=working(v), device=v.device) for shape in ((B, H, D, E), (B, H, D), (B, H, D)))
-    return S, z, m.fill_(FLOOR)
+    zeros = torch.zeros(B, H, D, E + 2, dtype=working(v), device=v.device)
+    return zeros[..., :E], zeros[..., E], zeros[..., E + 1] + FLOOR
 
 
 def _add_later(
     o: Tensor, den: Tensor, r: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Tensor
 ) -> Tensor:
-    """Joins a causal result with the later tokens of each token's run, which a second pass reads from the end."""
+    """Joins a causal result with what each token sees of its run after itself: a second pass from the end."""
 
     def shifted(x: Tensor, dim: int) -> Tensor:
-        """Tokens 0, N-1, ..., 1 stand beside the queries N-1, ..., 0: each key one token too late to see itself."""
+        """Keys 0, N-1, ..., 1 beside queries N-1, ..., 0: each key comes one token too late to see itself."""
         return torch.cat((x.narrow(dim, 0, 1), x.narrow(dim, 1, x.shape[dim] - 1).flip(dim)), dim)
 
     seen = F.pad(run[:, 1:] == run[:, :-1], (1, 0))  # the first key of a run is later than nobody
@@ -132,7 +119,7 @@ def _forward(
             d = num[..., -1:]
             store(den, at, d[..., 0])
             store(r, at, r_[..., 0])
-            store(o, at, num[..., :-1].div_(d.masked_fill(d == 0, 1)))
+            store(o, at, num[..., :-1].div_(d.masked_fill(d == 0, 1)))  # M11
         return o, den, r, *_unpack(T, S), top.view(m.shape)
 
 
@@ -140,22 +127,24 @@ def _backward(
     g: Tensor, dden: Tensor, dS: Tensor, dz: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe,
     S: Tensor, z: Tensor, m: Tensor, causal: bool, o: Tensor, den: Tensor, r: Tensor, m_last: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k, v, S, z: with P_tsc = e^{q_tc + k_sc - r_t} / den_t <= 1 and h_t = g_t . o_t - den_t dden_t
+    """Gradients of q, k, v, S, z. With P_tsc = e^{q_tc + k_sc - r_t} / den_t, h_t = g_t . o_t - den_t dden_t:
 
-    dq_tc = sum_s P_tsc (g_t . v_s - h_t), dk_sc = sum_t P_tsc (g_t . v_s - h_t), dv_s = sum_t sum_c P_tsc g_t.
-    Queries read the state of earlier keys. Keys read, from the end, the state U of later queries with values (g_t, -h_t):
-    it begins as the gradient of the state that went out and ends as that of the one that came in.
+    dq_tc = sum_s P_tsc (g_t . v_s - h_t), dk_sc = sum_t P_tsc (g_t . v_s - h_t), dv_s = sum_tc P_tsc g_t.
+    Queries read the state T of earlier keys. Keys read, from the end, the state U of later queries, whose
+    values are (g_t, -h_t): it begins as the gradient of the outgoing state and ends as that of the incoming.
     """
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     with torch.autocast(v.device.type, enabled=False):
         (T, top), (U, peak) = _pack(S, z, m), _pack(dS, dz, -m_last)
         parts = chunks(q, v, run, causal)
-        h = den * dden - torch.cat([(a.to(den.dtype) * b).sum(-1) for a, b in zip(g.split(64, 2), o.split(64, 2))], 2)
         less = den.log().masked_fill_(den == 0, torch.inf)  # takes rows that saw no key to -inf
+        h = torch.empty_like(den)
         for at, c in [] if causal else parts:
             c.load_keys(at, k, v, real)
             T, top = c.absorb(T, top, c.k, c.v)
         for at, c in parts:
+            i = slice(at, at + len(c))
+            h[:, :, i] = (g[:, :, i].to(h.dtype) * o[:, :, i]).sum(-1) - den[:, :, i] * dden[:, :, i]
             c.load_queries(at, q, r, less, g, h)
             c.load_runs(at, run)
             store(dq, at, c.read(top, c.q, c.before).mul_(torch.bmm(c.g, T.mT)))
@@ -211,7 +200,8 @@ def _backward_fake(
     g: Tensor, dden: Tensor, dS: Tensor, dz: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe,
     S: Tensor, z: Tensor, m: Tensor, causal: bool, o: Tensor, den: Tensor, r: Tensor, m_last: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), S.new_empty(S.shape), z.new_empty(z.shape)
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    return dq, dk, dv, S.new_empty(S.shape), z.new_empty(z.shape)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -220,7 +210,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
     ctx.save_for_backward(*tensors, o, den, r, m)
 
 
-def _gradients(ctx: Any, g: Tensor, dden: Tensor, dr: Tensor, dS: Tensor, dz: Tensor, dm: Tensor) -> tuple[Maybe, ...]:
+def _gradients(ctx: Any, *gradients: Tensor) -> tuple[Maybe, ...]:
+    g, dden, _, dS, dz, _ = gradients
     inputs, outputs = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
     dq, dk, dv, dS, dz = _backward_op(g, dden, dS, dz, *inputs, ctx.causal, *outputs)
     return dq, dk, dv, None, None, dS, dz, None, None

@@ -1,8 +1,9 @@
-"""One chunk of `exp_attention`: what C tokens of all heads read from a state, give to it, and see of each other.
+"""One chunk of `exp_attention`: what C tokens read from a state, give to it, and see of each other.
 
-Every weight is e^x with x <= 0. Inside a chunk the first half of each block of 2 h tokens serves its second half, relative
-to the largest key at the end of the first half, for h = LEAF, 2 LEAF, ...; in leaves of LEAF tokens each pair is taken by
-itself. So nothing ever looks at a later key. G = B * H, and a state's z is the last column of its S, as 1 is of v.
+Every weight is e^x with x <= 0. Inside a chunk the first half of each block of 2 h tokens serves its second
+half, relative to the largest key up to the end of the first half, for h = LEAF, 2 LEAF, ..., C / 2; in leaves
+of LEAF tokens each pair is taken by itself. So nothing ever looks at a later key. G = B * H. A state's z is
+kept as the last column of its S, as 1 is of v: numerator and denominator are one product, T is (G, D, E + 1).
 """
 
 import math
@@ -20,7 +21,7 @@ FLOOR = -1e30  # the largest of no keys: e^{-inf - FLOOR} is 0, where e^{-inf + 
 
 
 def chunks(q: Tensor, v: Tensor, run: Maybe, causal: bool) -> "list[tuple[int, Chunk]]":
-    """Where each chunk starts, and its buffers; sizes are powers of two, so the last may reach past the end."""
+    """Where each chunk starts, and its buffers. Sizes are powers of two: the last may reach past the end."""
     N, most = q.shape[2], CHUNK if causal else 2 * CHUNK
     sizes = [(at, min(most, 1 << (N - at - 1).bit_length())) for at in range(0, N, most)]
     made = {C: Chunk(C, q, v, run, causal) for C in {C for _, C in sizes}}
@@ -64,14 +65,19 @@ class Chunk:
         self.q, self.k, self.high, self.W, self.dq, self.dk = (new(D) for _ in range(6))
         self.g, self.v, self.A = new(E + 1), new(E + 1).fill_(1), new(C).zero_()
         self.run = None if run is None else run.new_empty(self.B * self.H, C + 2)
-        self.before, self.here, self.after = (None,) * 3 if self.run is None else self.run.split((1, C, 1), 1)
+        runs: tuple[Maybe, ...] = (None,) * 3 if self.run is None else self.run.split((1, C, 1), 1)
+        self.before, self.here, self.after = runs
         self.levels = [self._level(2**i) for i in range(C.bit_length() - 1)] if causal else []
         self.leaves = [self._leaf(d) for d in range(self.L)] if causal else []
+
+    def __len__(self) -> int:
+        return self.q.shape[1]
 
     def _level(self, h: int) -> _Level:
         (k, _), (_, q), (low, high), W = (_halves(x, h) for x in (self.k, self.q, self.high, self.W))
         run = None if self.here is None else self.here.unflatten(1, (-1, 2, h))
-        return _Level(h, k, q, high, low[:, :, -1:], W, (W[0].flatten(0, 1), W[1].flatten(0, 1)), _block(self.A, h), run)
+        KQ = W[0].flatten(0, 1), W[1].flatten(0, 1)
+        return _Level(h, k, q, high, low[:, :, -1:], W, KQ, _block(self.A, h), run)
 
     def _leaf(self, d: int) -> _Leaf:
         k, q = _pairs(self.k, self.L, d)[0], _pairs(self.q, self.L, d)[1]
@@ -79,7 +85,7 @@ class Chunk:
         return _Leaf(k, q, self.W.view(-1)[: k.numel()].view(k.shape), _diagonal(self.A, self.L, d), run)
 
     def load(self, to: Tensor, at: int, x: Tensor, fill: float = 0.0, real: Maybe = None) -> Tensor:
-        """Copies the tokens from `at` of x (B, H, N, D) to a buffer; `fill` past the end and where they are not real."""
+        """Copies tokens of x (B, H, N, D) from `at` on to a buffer; `fill` past the end, where not real."""
         x = x[:, :, at : at + to.shape[1]]
         n, part = x.shape[2], to[..., : x.shape[-1]].unflatten(0, (self.B, self.H))
         part[:, :, :n].copy_(x)
@@ -95,16 +101,16 @@ class Chunk:
         self.load(self.v, at, v, 0.0, real)
 
     def load_runs(self, at: int, run: Maybe) -> None:
-        """The runs of the tokens and of those before and after; past the ends of the row, the nearest token's."""
+        """The runs of the tokens, of the one before and of the one after; past the row's ends the nearest."""
         if run is not None and self.run is not None:
-            index = torch.arange(at - 1, at - 1 + self.run.shape[1], device=run.device).clamp_(0, run.shape[1] - 1)
+            index = torch.arange(at - 1, at + len(self) + 1, device=run.device).clamp_(0, run.shape[1] - 1)
             self.run.copy_(run[:, index].repeat_interleave(self.H, 0))
 
     def load_queries(self, at: int, q: Tensor, r: Tensor, less: Tensor, g: Tensor, h: Tensor) -> None:
         """q - r - less, and (g, -h)."""
         r, less, h = (self.load(torch.empty_like(self.q[..., :1]), at, x.unsqueeze(-1)) for x in (r, less, h))
         self.load(self.q, at, q, -torch.inf).sub_(r).sub_(less)
-        self.load(self.g, at, g)[..., -1:] = h
+        torch.neg(h, out=self.load(self.g, at, g)[..., -1:])
 
     def read(self, top: Tensor, x: Tensor, run: Maybe) -> Tensor:
         """The weights e^{x + top} with which the tokens of run `run` read a state."""
@@ -117,10 +123,10 @@ class Chunk:
         x, last = _hide(x, self.here, new), _hide(top, old, new)
         top = torch.maximum(last, x.amax(1, keepdim=True)).clamp_(min=FLOOR)
         W = exp_(torch.sub(x, top, out=self.W))
-        return T.mul_(exp_(last - top).mT).baddbmm_(W.mT, values), top
+        return T.mul_(exp_(last - top).mT).baddbmm_(W.mT, values), top  # M12
 
     def running_max(self, top: Tensor) -> Tensor:
-        """The largest key that each token sees, per channel, with `top` of the run before: a scan by doubling."""
+        """The largest key that each token sees, per channel, `top` being that of the run before."""
         torch.maximum(self.k, _hide(top, self.here, self.before), out=self.high)
         for x in self.levels:
             runs = (None, None) if x.run is None else (x.run[:, :, 1], x.run[:, :, 0, -1:])
@@ -128,7 +134,7 @@ class Chunk:
         return self.high.clamp_(min=FLOOR)
 
     def scores(self, dA: Maybe = None) -> Tensor:
-        """A_ts = sum_c e^{q_tc + k_sc} for s <= t, after `running_max`; what dA gives is added to dq and dk."""
+        """A_ts = sum_c e^{q_tc + k_sc}, s <= t, after `running_max`; what dA gives is added to dq and dk."""
         for x in self.levels[self.L.bit_length() - 1 :]:
             torch.sub(x.k, x.top, out=x.W[0])
             torch.add(x.q, x.top, out=x.W[1])
@@ -138,7 +144,7 @@ class Chunk:
             K, Q = x.KQ
             x.A.copy_(torch.bmm(Q, K.mT).view(x.A.shape))
             if dA is not None:
-                X, (dk, _), (_, dq) = _block(dA, x.h).reshape(-1, x.h, x.h), _halves(self.dk, x.h), _halves(self.dq, x.h)
+                X, dk, dq = _block(dA, x.h).flatten(0, 1), _halves(self.dk, x.h)[0], _halves(self.dq, x.h)[1]
                 dk.addcmul_(x.W[0], torch.bmm(X.mT, Q).view(dk.shape))
                 dq.addcmul_(x.W[1], torch.bmm(X, K).view(dq.shape))
         for d, y in enumerate(self.leaves):
@@ -163,9 +169,9 @@ def store(x: Tensor, at: int, part: Tensor) -> None:
 
 
 def exp_(x: Tensor) -> Tensor:
-    """e^x in place, x <= 0; what does not count beside 1 becomes 0, for denormal numbers take a hundred times longer."""
+    """e^x in place, x <= 0; what cannot count beside 1 is 0: denormal numbers are a hundred times slower."""
     least = -40.0 if x.dtype == torch.float32 else -320.0
-    return F.threshold_(x.clamp_(min=least - 1).exp_(), math.exp(least), 0.0)
+    return F.threshold(x.clamp_(min=least - 1).exp_(), math.exp(least), 0.0, inplace=True)
 
 
 def _hide(x: Tensor, a: Maybe, b: Maybe) -> Tensor:
@@ -191,12 +197,12 @@ def _pairs(x: Tensor, L: int, d: int) -> tuple[Tensor, Tensor]:
 
 
 def _block(A: Tensor, h: int) -> Tensor:
-    """The entries (G, b, h, h) of A (G, C, C) where second halves of blocks of 2 h tokens meet first halves."""
-    b = A.shape[1] // (2 * h)
-    return A.view(-1, b, 2, h, b, 2, h)[:, :, 1, :, :, 0].diagonal(dim1=1, dim2=3).movedim(-1, 1)
+    """The entries (G, b, h, h) of A (G, C, C) where second halves of blocks of 2 h meet first halves."""
+    G, b = A.shape[0], A.shape[1] // (2 * h)
+    return A.view(G, b, 2, h, b, 2, h)[:, :, 1, :, :, 0].diagonal(dim1=1, dim2=3).movedim(-1, 1)
 
 
 def _diagonal(A: Tensor, L: int, d: int) -> Tensor:
     """The entries (G, n, L - d) of A (G, C, C) that are d tokens apart in leaves of L."""
-    n = A.shape[1] // L
-    return A.view(-1, n, L, n, L).diagonal(dim1=1, dim2=3).diagonal(-d, 1, 2)
+    G, n = A.shape[0], A.shape[1] // L
+    return A.view(G, n, L, n, L).diagonal(dim1=1, dim2=3).diagonal(-d, 1, 2)

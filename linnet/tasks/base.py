@@ -73,8 +73,8 @@ class Task(ABC):
         """The summed loss of a batch, and the number of terms in the sum."""
 
     @abstractmethod
-    def metrics(self, split: str, loss: float, count: int, whole: bool) -> dict[str, Any]:
-        """What to report, given the sums over a split; not `whole`: over its first samples only."""
+    def metrics(self, split: str, loss: float, count: int) -> dict[str, Any]:
+        """What to report, given the sums over a split or over its first samples."""
 
     def train_batch(self, number: int) -> Batch:
         """Batch `number` of the run, counted over all updates, micro-batches and processes."""
@@ -112,7 +112,7 @@ class Task(ABC):
                     progress(start + len(indices), end)
         finally:
             model.train(training)
-        return self.metrics(split, loss, count, whole=end == samples)
+        return self.metrics(split, loss, count)
 
 
 class TextTask(Task):
@@ -140,7 +140,7 @@ class TextTask(Task):
         if self.folder is not None and (self.folder / "tokenizer.json").exists():
             return Tokenizer.load(self.folder / "tokenizer.json")
         if self.config.data.tokenizer in ("bpe", "word"):
-            self.work(f"learning the tokenizer ({self.config.data.tokenizer})")
+            self.work(f"learning the tokenizer ({self.config.data.tokenizer})")(0, 1)
         return make_tokenizer(self.config, self.corpus, self.needs_mask)
 
     def model_fields(self) -> dict[str, Any]:

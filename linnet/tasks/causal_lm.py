@@ -31,10 +31,11 @@ class CausalLM(TextTask):
         total = cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
         return total, int((targets != IGNORE).sum())
 
-    def metrics(self, split: str, loss: float, count: int, whole: bool) -> dict[str, Any]:
+    def metrics(self, split: str, loss: float, count: int) -> dict[str, Any]:
         """Loss and perplexity by token; by word, and bits by byte, where the split was read as a whole."""
         stream = self.streams[split]
         found: dict[str, Any] = {"split": split, "loss": loss / count, "perplexity": perplexity(loss / count)}
+        whole = count == len(stream.tokens)
         if whole:
             found["word_perplexity"] = perplexity(loss / stream.words)
             found["bits_per_byte"] = loss / math.log(2) / stream.bytes

@@ -33,17 +33,16 @@ class MaskedLM(TextTask):
                 blocks[row], key, mask, tokenizer.vocab_size, tokenizer.special_ids
             )
         select = np.flatnonzero(targets != IGNORE)  # (K,)
-        batch = {"ids": ids, "select": select, "targets": targets.ravel()[select]}
-        if not real.all():
-            batch["key_mask"] = real
-        return {name: torch.from_numpy(array) for name, array in batch.items()}
+        arrays = {"ids": ids, "select": select, "targets": targets.ravel()[select]}
+        batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return batch if real.all() else {**batch, "key_mask": torch.from_numpy(real)}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross entropy in nats, summed over the masked tokens."""
         logits = model(batch["ids"], key_mask=batch.get("key_mask"), select=batch["select"])  # (K, V)
         return cross_entropy(logits.float(), batch["targets"], reduction="sum"), len(batch["targets"])
 
-    def metrics(self, split: str, loss: float, count: int, whole: bool) -> dict[str, Any]:
+    def metrics(self, split: str, loss: float, count: int) -> dict[str, Any]:
         """Loss and perplexity by masked token; a perplexity by word has no meaning here."""
         mean = loss / max(count, 1)
         found = {"split": split, "loss": mean, "perplexity": perplexity(mean)}

@@ -48,15 +48,18 @@ class Stop:
 def deterministic(device: torch.device) -> Iterator[None]:
     """On a CPU, use only algorithms whose result does not depend on how threads race."""
     before = torch.are_deterministic_algorithms_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
-    if device.type == "cpu" and not before:
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid that costs time
+    if before or device.type != "cpu":
+        yield
+        return
+    settings: Any = torch.utils.deterministic
+    fill = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    settings.fill_uninitialized_memory = False  # a debugging aid that costs time
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        torch.use_deterministic_algorithms(False)
+        settings.fill_uninitialized_memory = fill
 
 
 def bad_tensors(tensors: Mapping[str, Tensor]) -> list[str]:

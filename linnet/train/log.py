@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from linnet.config import TrainConfig
 from linnet.errors import InputError
@@ -38,16 +38,17 @@ class Screen:
         self._print(f"linnet: warning: {text}")
 
     def work(self, what: str) -> Callable[[int, int], None]:
-        """Announce a piece of work; returns the function to call with (done, in all)."""
-        if self.bar is None:
-            self.say(what)
-            return lambda done, total: None
-        bar = self.bar
-        bar.start()
-        line = bar.add_task(what, note="", total=None)
+        """A function to call with (done, in all) as a piece of work goes on; the first call announces it."""
+        lines: list[TaskID] = []
 
         def show(done: int, total: int) -> None:
-            bar.update(line, completed=done, total=total, note=f"{done / max(total, 1):.0%}")
+            if self.bar is not None:
+                self.bar.start()
+                lines[:] = lines or [self.bar.add_task(what, note="")]
+                self.bar.update(lines[0], completed=done, total=total, note=f"{done / max(total, 1):.0%}")
+            elif not lines:
+                lines.append(TaskID(0))
+                self.say(what)
 
         return show
 
@@ -75,11 +76,11 @@ class RunLog:
         self._metrics = MetricsLog(folder / "metrics.jsonl", resume_at)
         self._timings = MetricsLog(folder / "timings.jsonl", resume_at)
         self._board = board(str(folder / "tensorboard"), purge_step=resume_at + 1) if board else None
-        self._show = screen.work("training") if screen.bar is not None else None
+        self._show = screen.work("training")
 
     def step(self, step: int, loss: float, rate: float, left: float) -> None:
         """Move the bar: tokens a second and the seconds that are left."""
-        if self._show is not None and self.screen.bar is not None:
+        if self.screen.bar is not None:
             self._show(step, self.steps)
             note = f"{step}/{self.steps}  loss {loss:.4f}  {rate:,.0f} tokens/s  {_clock(left)} left"
             self.screen.bar.update(self.screen.bar.task_ids[-1], note=note)

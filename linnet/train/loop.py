@@ -40,7 +40,7 @@ class Position:
 
 
 class Trainer:
-    """Trains `model` on `task`, and saves in `folder/checkpoints`; `state` goes into each checkpoint beside the position.
+    """Trains `model` on `task` and saves in `folder/checkpoints`, where `state` goes beside the position.
 
     `rank` and `world` number the processes that share one run: each reads its own part of every update.
     """
@@ -90,6 +90,11 @@ class Trainer:
                     return stop
                 self._timed_update(log)
 
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done, and the evaluation after the last."""
+        return self.at.step >= self.train.steps and self.at.evaluated == self.at.step
+
     def _due(self, every: int) -> bool:
         """Whether this step is one of every so many, or the last."""
         step = self.at.step
@@ -106,7 +111,7 @@ class Trainer:
             self._clock, self._read = 1e-9, 0
 
     def _update(self) -> tuple[float, float]:
-        """One update from `accumulate` micro-batches, its loss the mean over all their terms; (rate, norm of gradients)."""
+        """One update, its loss the mean over all terms of its micro-batches; returns rate and norm of the gradients."""
         train, step = self.train, self.at.step + 1
         self.optimizer.zero_grad(set_to_none=True)
         loss, terms, tokens = 0.0, 0, 0

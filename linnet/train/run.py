@@ -83,9 +83,11 @@ def evaluate_run(folder: str | Path, split: str, screen: Screen, checkpoint: str
     task, config = prepare(config, folder, screen)
     device = pick_device(config.train)
     model = model.to(device)
-    with precision(config.train, device):
-        metrics = task.evaluate(model, split, 0, device, screen.work(f"evaluating on the {split} split"))
-    screen.close()
+    try:
+        with precision(config.train, device):
+            metrics = task.evaluate(model, split, 0, device, screen.work(f"evaluating on the {split} split"))
+    finally:
+        screen.close()
     assert metrics is not None  # nothing stops it in between
     return metrics
 
@@ -112,8 +114,10 @@ def prepare(
     """The task with its data, and the configuration with every field of the model."""
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    task: Task = TASK[config.task](config, cache=cache, folder=folder, work=screen.work)
-    screen.close()
+    try:
+        task: Task = TASK[config.task](config, cache=cache, folder=folder, work=screen.work)
+    finally:
+        screen.close()
     model = model_config({**task.model_fields(), **config.model})
     task.check_model(model)
     chosen = {"preset": config.model["preset"]} if "preset" in config.model else {}
@@ -187,7 +191,7 @@ def _train(config: RunConfig, task: Task, folder: Path, screen: Screen) -> Outco
         steps=config.train.steps,
         tokens=trainer.at.tokens,
         parameters=count_parameters(model),
-        signal=stop.signal if trainer.at.step < config.train.steps else 0,
+        signal=0 if trainer.finished else stop.signal,
         seconds=round(time.perf_counter() - start, 3),
         valid=evaluations[-1] if evaluations else None,
     )

@@ -130,14 +130,18 @@ def test_kills_and_rivals_leave_a_whole_cache(tmp_path):
         for _ in range(3):
             pids.append(os.fork())
             if pids[-1] == 0:
-                while True:
-                    for path in folder.glob("*.tokens"):
-                        path.unlink(missing_ok=True)
-                    open_stream(corpus, BYTES, "train", folder)
+                try:
+                    signal.alarm(60)
+                    while True:
+                        for path in folder.glob("*.tokens"):
+                            path.unlink(missing_ok=True)
+                        open_stream(corpus, BYTES, "train", folder)
+                finally:
+                    os._exit(1)
         time.sleep(rng.uniform(0.01, 0.08))
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])  # none had failed before
         for path in folder.glob("*.tokens"):
             assert packing._read(path, path.stem, "train") is not None
         assert np.array_equal(open_stream(corpus, BYTES, "train", folder).tokens, right)

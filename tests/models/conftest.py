@@ -21,7 +21,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def tiny() -> Callable[..., Model]:
-    """`tiny("vanilla_lm")`: that preset with few, narrow layers and weights far from their initial ones, in evaluation."""
+    """`tiny("vanilla_lm")`: that preset with narrow layers and weights off their initial ones, in evaluation."""
 
     def build(name: str, **overrides) -> Model:
         model = create_model(f"{name}_small", **(TINY | overrides)).eval()

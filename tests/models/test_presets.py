@@ -74,12 +74,12 @@ def test_t1_and_t2():
 
 
 def test_overrides_replace_fields_and_extend_options():
-    config = preset("transnormer_t1_lm_small", vocab_size=99, layers=["norm", "diag+norm"], options={"diag": {"block": 32}})
+    fields = {"vocab_size": 99, "layers": ["norm", "diag+norm"], "options": {"diag": {"block": 32}}}
+    config = preset("transnormer_t1_lm_small", **fields)
     assert config.vocab_size == 99
     assert config.layers == ("norm", "diag+norm")
     assert config.options == {"diag": {"kind": "rela", "block": 32}, "norm": {"phi": "elu"}}
-    recipe = {"preset": "transnormer_t1_lm_small", "vocab_size": 99, "layers": ["norm", "diag+norm"]}
-    assert model_config({**recipe, "options": {"diag": {"block": 32}}}) == config
+    assert model_config({"preset": "transnormer_t1_lm_small", **fields}) == config
 
 
 def test_a_resolved_table_is_a_fixed_point(kind):
@@ -96,10 +96,10 @@ def test_a_resolved_table_is_a_fixed_point(kind):
         (("vanilla_lm", {"vocab": 5}), "unknown key of model 'vocab': did you mean 'vocab_size'?"),
         (("vanilla_lm_small", {"heads": 5}), "model.heads is 5: it must divide width = 192"),
         (("vanilla_lm_small", {"options": 5}), "model.options is 5: "),
-        (("vanilla_lm_small", {"options": {"softmax": {"dropuot": 0.1}}}), "unknown key of model.options.softmax 'dropuot'"),
-        (("vanilla_lm_small", {"options": {"softmax": {"heads": 1}}}), "unknown key of model.options.softmax 'heads'"),
-        (("vanilla_lm_small", {"options": {"norm": {"phi": "exp"}}}), "model.options.norm.phi is 'exp': "),
-        (("vanilla_lm_small", {"layers": ["lln"], "options": {"lln": {"statistics": "sample"}}}), "lln: statistics='sample'"),
+        (("vanilla_lm", {"options": {"softmax": {"dropuot": 0}}}), "unknown key of model.options.softmax 'dropuot'"),
+        (("vanilla_lm", {"options": {"softmax": {"heads": 1}}}), "unknown key of model.options.softmax 'heads'"),
+        (("vanilla_lm", {"options": {"norm": {"phi": "exp"}}}), "model.options.norm.phi is 'exp': "),
+        (("lln_lm_small", {"options": {"lln": {"statistics": "sample"}}}), "lln: statistics='sample'"),
     ],
 )
 def test_bad_names_and_values(arguments, message):

@@ -166,6 +166,6 @@ def test_what_it_cannot_do() -> None:
         linear_attention(q, q, q, causal=False, log_decay=torch.zeros(1))
     with pytest.raises(UnsupportedError, match="does not implement"):
         linear_attention(q, q, q, backend="triton")
+    ids = torch.zeros(1, 4, dtype=torch.long)
     with pytest.raises(UnsupportedError, match="causal=True"):
-        ids = torch.zeros(1, 4, dtype=torch.long)
         linear_attention(q, q, q, causal=False, segments=ids, return_state=True)

@@ -1,0 +1,127 @@
+"""Committed results as a table and a figure: what `docs/results` shows is rendered from JSON, never typed."""
+
+import hashlib
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from linnet.analysis.figures import Figure, Series, save_figures
+from linnet.errors import InputError, LinnetError
+from linnet.storage import write_text
+
+Record = dict[str, Any]
+BEGIN, END = "<!-- rendered from JSON -->", "<!-- end -->"
+
+
+def read_results(folder: Path) -> list[Record]:
+    """The records of a folder; none, or one that is damaged, is a one-line error."""
+    records = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            records.append(json.loads(path.read_text()))
+        except ValueError as error:
+            raise LinnetError(f"{path} is not a result of a study: {error}") from None
+    if not records:
+        raise InputError(f"{folder} holds no results: run the study first")
+    return records
+
+
+def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Records grouped by row, the best test loss first."""
+    rows: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record["seed"]):
+        rows.setdefault(record["row"], []).append(record)
+    return dict(sorted(rows.items(), key=lambda item: statistics.fmean(r["test"]["loss"] for r in item[1])))
+
+
+def to_markdown(records: Sequence[Record]) -> str:
+    """The table: one line a system, the mean over its seeds and, where there are several, their range."""
+    rows = by_row(records)
+    lines = [
+        "| system | parameters | seeds | valid perplexity | test perplexity | test perplexity by word | seconds |",
+        "| --- | --: | --: | --: | --: | --: | --: |",
+    ]
+    for row, runs in rows.items():
+        cells = [
+            row,
+            f"{runs[0]['parameters']:,}",
+            str(len(runs)),
+            _spread([run["valid"]["perplexity"] for run in runs]),
+            _spread([run["test"]["perplexity"] for run in runs]),
+            _spread([run["test"]["word_perplexity"] for run in runs if "word_perplexity" in run["test"]]),
+            f"{statistics.fmean(run['seconds'] for run in runs):,.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _budget(records)])
+
+
+def _spread(values: Sequence[float]) -> str:
+    """A mean, and the range of several values."""
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.2f} to {max(values):.2f})"
+
+
+def _budget(records: Sequence[Record]) -> str:
+    """What was spent, on what, and how to do it again; refused where the runs did not get the same."""
+    budgets = {(r["tokens"], r["config"]["data"]["context"], r["environment"]["threads"]) for r in records}
+    if len(budgets) != 1:
+        raise LinnetError(f"the runs had different budgets: {sorted(budgets)}")
+    ((tokens, context, threads),) = budgets
+    first = records[0]
+    versions = f"linnet {first['environment']['linnet']}, torch {first['environment']['torch']}"
+    settings = first["config"]["train"]
+    return (
+        f"Each run: {tokens:,} tokens in blocks of {context}, {settings['steps']} steps of {settings['batch']} blocks, "
+        f"learning rate {settings['lr']:g}, {threads} thread, {versions}. The range is over seeds. Seconds were taken "
+        f"on a machine with other work and compare nothing. Command: `{first['command']}`."
+    )
+
+
+def curves(records: Sequence[Record], title: str) -> Figure:
+    """Validation perplexity against tokens, the mean over seeds, with the range shaded."""
+    series = []
+    for row, runs in by_row(records).items():
+        found: dict[int, list[float]] = {}
+        for run in runs:
+            tokens = {entry["step"]: entry["tokens"] for entry in run["curve"] if entry["split"] == "train"}
+            for entry in run["curve"]:
+                if entry["split"] == "valid":
+                    found.setdefault(tokens[entry["step"]], []).append(entry["perplexity"])
+        x = sorted(found)
+        low, high = ([pick(found[t]) for t in x] for pick in (min, max))
+        mean = [statistics.fmean(found[t]) for t in x]
+        series.append(Series(row, x, mean, *((low, high) if len(runs) > 1 else (None, None))))
+    return Figure(title, "tokens", "validation perplexity", series, log_y=True)
+
+
+def render(folder: Path, title: str) -> tuple[Path, Path]:
+    """Write the table into `<folder>.md`, between its markers, and the curves into `<folder>.png`."""
+    records = read_results(folder)
+    page, picture = folder.with_suffix(".md"), folder.with_suffix(".png")
+    text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
+    write_text(page, replace(text, rendered(records, picture.name)))
+    save_figures([curves(records, title)], picture, {"linnet-results": digest(records)})
+    return page, picture
+
+
+def rendered(records: Sequence[Record], picture: str) -> str:
+    """What stands between the markers of a page."""
+    return f"\n{to_markdown(records)}\n\n![validation perplexity against tokens]({picture})\n"
+
+
+def replace(text: str, block: str) -> str:
+    """`text` with `block` between its markers."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise InputError(f"the page must have the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{block}\n{END}{after}"
+
+
+def digest(records: Sequence[Record]) -> str:
+    """SHA-256 of the records, by which a picture is known to be drawn from them."""
+    return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,85 @@
+"""What one attention layer costs as the text gets longer: time and peak memory of training on it, on the CPU."""
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from linnet import __version__
+from linnet.attention.base import create_mixer
+from linnet.bench.memory import Job, peaks, serve
+from linnet.bench.timing import time_in_turns
+
+FORMAT = "linnet-bench-layer-1"
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+WIDTH, HEADS = 512, 8
+
+
+def measure_layer(
+    names: Sequence[str],
+    lengths: Sequence[int] = LENGTHS,
+    rounds: int = 5,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Forward and backward of one causal layer with its projections, batch 1, for each name and length; as JSON."""
+    total, done = len(names) * len(lengths) * (rounds + 1), 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        progress(done, total)
+
+    rows: list[dict[str, Any]] = []
+    for N in lengths:
+        calls = {name: layer_work({"attention": name, "tokens": N}) for name in names}
+        for name, timing in time_in_turns(calls, rounds, progress=advance).items():
+            seconds, low, high = (float(f"{t:.4g}") for t in (timing.seconds, timing.low, timing.high))
+            row = {"attention": name, "tokens": N, "seconds": seconds, "low": low, "high": high}
+            rows.append({**row, "others": timing.others})
+    jobs = [{"attention": row["attention"], "tokens": row["tokens"], "threads": torch.get_num_threads()} for row in rows]
+    for row, peak in zip(rows, peaks("linnet.bench.layer", jobs), strict=True):
+        row["memory"] = peak
+        advance()
+    settings = {"width": WIDTH, "heads": HEADS, "batch": 1, "rounds": rounds, "type": "float32"}
+    return {"format": FORMAT, "settings": settings, "environment": _environment(), "rows": rows}
+
+
+def layer_work(job: Job) -> Callable[[], None]:
+    """A function that runs a layer forward and backward on `tokens` random vectors; it keeps no gradients."""
+    torch.manual_seed(0)
+    mixer = create_mixer(job["attention"], width=WIDTH, heads=HEADS, causal=True)
+    x = torch.randn(1, job["tokens"], WIDTH, requires_grad=True)
+    toward = torch.randn(1, job["tokens"], WIDTH)
+    return lambda: _forward_backward(mixer, x, toward)
+
+
+def _forward_backward(mixer: nn.Module, x: torch.Tensor, toward: torch.Tensor) -> None:
+    mixer(x).backward(toward)
+    x.grad = None
+    mixer.zero_grad(set_to_none=True)
+
+
+def _memory_work(job: Job) -> Callable[[], None]:
+    """`layer_work` after a short warm-up, in which the libraries take what they keep."""
+    torch.set_num_threads(job["threads"])
+    layer_work({**job, "tokens": 64})()
+    return layer_work(job)
+
+
+def _environment() -> dict[str, Any]:
+    """What the numbers depend on."""
+    return {
+        "linnet": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+if __name__ == "__main__":
+    serve(_memory_work)

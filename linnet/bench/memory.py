@@ -1,0 +1,59 @@
+"""Peak memory of pieces of work, each in a fresh process, so that none hides in what another has left behind.
+
+A module that measures calls `serve` when it is run as a program. That process imports what is needed once, and
+forks for each job; `peaks` starts it and hands it the jobs, which are JSON.
+"""
+
+import gc
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from linnet.errors import LinnetError
+
+Job = Mapping[str, Any]
+UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+
+
+def peaks(module: str, jobs: Sequence[Job]) -> Iterator[int]:
+    """For each job the bytes that its work needed at most, above what was there when it began."""
+    program = [sys.executable, "-P", "-m", module]  # -P: modules of the current folder are not meant
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            for job in jobs:
+                server.stdin.write(json.dumps(job) + "\n")
+                server.stdin.flush()
+                answer = server.stdout.readline()
+                if not answer.strip().isdecimal():
+                    raise LinnetError(f"measuring the memory of {job} failed: is there enough of it?")
+                yield int(answer)
+        finally:
+            server.kill()
+
+
+def serve(prepare: Callable[[Job], Callable[[], object]]) -> None:
+    """Answer each job on standard input with the peak of the work that `prepare` returns for it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # who asks has been interrupted as well
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            print(_peak(prepare(json.loads(line))), flush=True)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            print("failed", flush=True)
+
+
+def _peak(work: Callable[[], object]) -> int:
+    """Bytes by which the largest resident size of this process grows while it works."""
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    work()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * UNIT

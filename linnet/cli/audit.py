@@ -1,0 +1,76 @@
+"""`linnet audit`: what each attention reads that it should not, measured, for ours and for other libraries'."""
+
+import sys
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from linnet import __version__
+from linnet.cli import Json, print_json
+
+if TYPE_CHECKING:
+    from linnet.bench.audit import Audit
+
+Names = Annotated[
+    list[str] | None, typer.Argument(help="Mechanisms or packages; all of them by default.", metavar="[NAME]...")
+]
+Peers = Annotated[bool, typer.Option("--peers/--no-peers", help="Measure the other libraries that are installed.")]
+COLORS = {True: "green", False: "bold red", None: "dim"}
+
+
+def command(names: Names = None, peers: Peers = True, json: Json = False) -> None:
+    """Measure every attention against the contract of linnet.testing: what leaks, and by how much.
+
+    A number is the largest change that was seen, relative to the largest output: of the past when the future
+    changes, of a row when its batch mates, its padding or its packing change, and so on. 0 is exactly 0, "-" is not
+    promised, "inf" is not finite or does not run. The exit code is 1 if one of ours fails; peers do not count.
+
+    \b
+    Examples:
+      linnet audit
+      linnet audit lln softmax --no-peers
+      linnet audit performer-pytorch --json
+    """
+    from linnet.bench.audit import choose_cases, run_audit
+    from linnet.train.log import Screen
+
+    cases = choose_cases(names or (), peers)
+    screen = Screen(quiet=json)
+    try:
+        audit = run_audit(cases, screen.work(f"measuring {len(cases)} attentions"))
+    finally:
+        screen.close()
+    audit["versions"] = {"linnet": __version__, **audit["versions"]}
+    if json:
+        print_json(audit)
+    else:
+        _print(audit)
+    if not audit["passed"]:
+        raise typer.Exit(1)
+
+
+def _print(audit: "Audit") -> None:
+    """The table, then what it does not say: versions, what was left out, what failed."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from linnet.bench.audit import COLUMNS, cell, failures, verdict
+
+    table = Table("attention", "form", box=None, pad_edge=False, header_style="bold")
+    for heading in COLUMNS:
+        table.add_column(heading.replace(" ", "\n"), justify="right")
+    table.add_column("verdict")
+    for row in audit["rows"]:
+        cells = [Text(text, COLORS[passed]) for text, passed in (cell(row, heading) for heading in COLUMNS)]
+        table.add_row(row["name"], row["form"], *cells, Text(verdict(row), COLORS[row["passed"]]))
+    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False, soft_wrap=True)
+    console.print(table)
+    console.print("\n" + ", ".join(f"{package} {version}" for package, version in audit["versions"].items()))
+    if any(row["group"] == "by design" for row in audit["rows"]):
+        console.print("lln statistics=tensor: the formula as it was released; it leaks by design and does not count")
+    for reason, rows in groupby(audit["skipped"], key=lambda row: row["reason"]):
+        console.print(f"not measured: {', '.join(dict.fromkeys(row['name'] for row in rows))}: {reason}")
+    for line in failures(audit):
+        console.print(f"FAILS {line}")

@@ -1,0 +1,208 @@
+"""Recipes: defaults, overrides, a dump that gives them again, and one line for whatever is wrong."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from linnet.cli.app import run
+from linnet.config import (
+    DataConfig,
+    RunConfig,
+    TrainConfig,
+    dump_config,
+    load_recipe,
+    parse_config,
+    recipe_names,
+    recipe_path,
+)
+from linnet.errors import InputError
+from linnet.train.check import check_config
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+
+def test_default_then_recipe_then_set(tmp_path):
+    recipe = tmp_path / "my.toml"
+    recipe.write_text("seed = 3\n[train]\nsteps = 7\nbatch = 2\n")
+    config = load_recipe(recipe, ["train.batch=5", "data.path=my text.txt", 'model.layers=["diag", "norm"]'])
+    assert (config.task, config.seed) == ("causal_lm", 3)
+    assert (config.train.steps, config.train.batch, config.train.lr) == (7, 5, 1e-3)
+    assert config.data.path == "my text.txt"
+    assert config.model == {"layers": ["diag", "norm"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("data.path=2 files", "2 files"),
+        ('data.path="7"', "7"),
+        ("data.path=", ""),
+        ("data.path=a=b", "a=b"),
+        ("data.path=x\ny = 3", "x\ny = 3"),
+        ("data.path=1\ny = 3", "1\ny = 3"),
+    ],
+)
+def test_a_value_that_is_not_toml_is_a_string(text, value):
+    assert load_recipe("smoke", [text]).data.path == value
+
+
+def test_recipes_by_name_and_by_path():
+    assert "smoke" in recipe_names()
+    assert recipe_names() == sorted(path.stem for path in RECIPES.glob("*.toml"))
+    assert load_recipe("smoke") == load_recipe(recipe_path("smoke")) == load_recipe(str(RECIPES / "smoke.toml"))
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_dump_is_a_recipe_that_gives_the_same(name, tmp_path):
+    config = load_recipe(name, ["data.path=x"])
+    check_config(config)
+    (tmp_path / "config.toml").write_text(dump_config(config))
+    assert load_recipe(tmp_path / "config.toml") == config
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[train]\nlr = \n", "line 2"),
+        ("tsk = 'causal_lm'", "'tsk': did you mean 'task'?"),
+        ("[train]\nstep = 3", "'step': did you mean 'steps'?"),
+        ("[data]\ncontxt = 3", "'contxt': did you mean 'context'?"),
+        ("train = 3", "train is 3: it must be a table"),
+        ("[train]\nsteps = '10'", "train.steps is '10'"),
+        ("[train]\nsteps = 10.0", "train.steps is 10.0"),
+        ("[train]\nsteps = true", "train.steps is True"),
+        ("[train]\nsteps = 0", "train.steps is 0"),
+        ("[train]\nsteps = 1979-05-27", "train.steps is datetime.date"),
+        ("[train]\nlr = nan", "train.lr is nan"),
+        ("[train]\nlr = inf", "train.lr is inf"),
+        ("[train]\nlr = -1e-3", "train.lr is -0.001"),
+        ("[train]\nclip = inf", "train.clip is inf"),
+        ("[train]\nbetas = [0.9]", "train.betas"),
+        ("[train]\nbetas = [0.9, 1.0]", "train.betas.1 is 1.0"),
+        ("[train]\nbetas = [0.9, 'x']", "train.betas.1 is 'x'"),
+        ("[train]\nschedule = 'linear'", "'cosine'"),
+        ("[train]\nsteps = 5\nwarmup = 6", "warmup is 6: it must not exceed steps, 5"),
+        ("[train]\nlr = 1e-4\nmin_lr = 1e-3", "min_lr is 0.001: it must not exceed lr"),
+        ("[data]\ncorpus = 'wiki'", "'wikitext'"),
+        ("[data]\ncontext = 0", "data.context is 0"),
+        ("seed = -1", "seed is -1"),
+        ("task = 'causallm'", "'causallm': did you mean 'causal_lm'?"),
+        ("[model]\npreset = 'transnormer_t3_lm'", "did you mean 'transnormer_t"),
+        ("[model]\npreset = 7", "model.preset is 7"),
+        ("[model]\npreset = 'vanilla_lm_small'\nwidht = 3", "'widht': did you mean 'width'?"),
+        ("[model]\npreset = 'vanilla_lm_small'\nlayers = ['nrm']", "did you mean 'norm'?"),
+        ("[data]\ncorpus = 'text'", "data.path is missing"),
+        ("[data]\ntokenizer = 'bytes'\nvocab_size = 300", "data.vocab_size is 300"),
+        ("a = " + "[" * 5000, "nested too deeply"),
+        ("seed = 0x" + "F" * 9000, "seed is a very large int"),
+        ("seed = " + "9" * 9000, "not valid TOML"),
+        ("task = '" + "x" * 9000 + "'", "unknown task"),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_mistake_is_one_line(text, named, tmp_path, capfd):
+    path = tmp_path / "r.toml"
+    path.write_text(text)
+    assert run(["train", str(path), "--dry-run"]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("linnet: ")
+    assert err.count("\n") == 1
+    assert named in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["nothing/at_all.toml"], "nothing/at_all.toml"),
+        (["smok"], "did you mean 'smoke'?"),
+        (["smoke", "--set", "train.steps"], "train.steps=100"),
+        (["smoke", "--set", ".steps=3"], "train.steps=100"),
+        (["smoke", "--set", "seed.x=3"], "seed is not a table"),
+        (["smoke", "--set", "train.steps=many"], "train.steps is 'many'"),
+        (["smoke", "--set", "train.stepz=3"], "did you mean 'steps'?"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(arguments, named, capfd):
+    assert run(["train", *arguments, "--dry-run"]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert named in err
+
+
+def test_text_in_another_encoding_is_named_by_line(tmp_path):
+    (tmp_path / "r.toml").write_bytes("seed = 1\n# ä\n".encode("latin-1"))
+    with pytest.raises(InputError, match="line 2: the file is not UTF-8"):
+        load_recipe(tmp_path / "r.toml")
+
+
+PLACES = [("data", key) for key in DataConfig.model_fields] + [("train", key) for key in TrainConfig.model_fields]
+NEVER_VALID = st.one_of(
+    st.just(float("nan")),
+    st.just(float("inf")),
+    st.just(-1),
+    st.just(-1e30),
+    st.integers(min_value=10**10),
+    st.lists(st.integers(), min_size=3, max_size=5),
+    st.dictionaries(st.text(max_size=5), st.integers(), min_size=1, max_size=2),
+    st.dates(),
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.sampled_from(PLACES), value=NEVER_VALID)
+def test_a_value_that_no_key_takes_is_one_line_that_names_the_key(place, value, tmp_path, capfd):
+    section, key = place
+    (tmp_path / "r.toml").write_text(tomli_w.dumps({section: {key: value}}))
+    assert run(["train", str(tmp_path / "r.toml")]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"{section}.{key}" in err
+    assert len(err) < 500
+
+
+@settings(max_examples=200)
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(
+        ["task", "seed", "data", "model", "train", "steps", "preset", "path", "lr", "__class__", "", "a.b"]
+    ), inner, max_size=4),
+    max_leaves=12,
+))
+def test_any_table_is_a_configuration_or_one_line(value):
+    try:
+        config = parse_config(value if isinstance(value, dict) else {"data": value})
+        check_config(config)
+    except InputError as error:
+        assert "\n" not in str(error)
+    else:
+        assert isinstance(config, RunConfig)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_any_file_is_a_recipe_or_one_line(content, tmp_path):
+    (tmp_path / "r.toml").write_bytes(content)
+    try:
+        load_recipe(tmp_path / "r.toml")
+    except InputError as error:
+        assert "r.toml" in str(error) or "unknown key" in str(error)
+
+
+def test_a_mistake_is_told_before_torch_is_imported(tmp_path):
+    program = """
+import sys
+from linnet.cli.app import run
+for sets in ("train.lr=nan", "model.preset=vanila_lm", "task=causal", "data.tokenizer=7"):
+    assert run(["train", "smoke", "--set", sets]) == 2
+sys.exit("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 4
+    assert list(tmp_path.iterdir()) == []

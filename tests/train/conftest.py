@@ -1,0 +1,35 @@
+"""Tiny real runs: a text of a few thousand bytes, a model of a few thousand weights, a few steps."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from linnet.config import RunConfig, parse_config
+
+ROOT = Path(__file__).parent.parent.parent
+LAYERS = {"causal_lm": "transnormer_t2_lm_small", "masked_lm": "transnormer_t2_roberta_small"}
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def config(cache) -> Callable[..., RunConfig]:
+    """`config("masked_lm", steps=9)`: a run with dropout, accumulation, evaluation and frequent checkpoints."""
+
+    def make(task: str = "causal_lm", model: dict[str, object] | None = None, **train: object) -> RunConfig:
+        text = {"corpus": "text", "path": str(ROOT / "CONTRIBUTING.md"), "tokenizer": "bytes", "context": 24}
+        small = {"preset": LAYERS[task], "layers": ["diag", "norm"], "width": 16, "heads": 2, "ffn_width": 24}
+        usual = {"steps": 6, "batch": 2, "accumulate": 2, "lr": 1e-2, "warmup": 2, "threads": 1}
+        every = {"eval_every": 3, "eval_batches": 2, "save_every": 2, "log_every": 4}
+        return parse_config({
+            "task": task,
+            "data": {**text, "cache": str(cache)},
+            "model": {**small, "dropout": 0.2, **(model or {})},
+            "train": {**usual, **every, **train},
+        })
+
+    return make

@@ -1,0 +1,223 @@
+"""The loop: it learns, and a run that is stopped at any step goes on to the same bits."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from linnet.models.backbone import Model
+from linnet.models.presets import model_config
+from linnet.registry import TASK
+from linnet.storage import read_checkpoint, read_metrics, steps
+from linnet.train.guard import NonFiniteError
+from linnet.train.log import Screen
+from linnet.train.loop import Trainer
+from linnet.train.run import prepare, resume_run, start_run
+
+TASKS = ("causal_lm", "masked_lm")
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
+
+
+class Stopping(Screen):
+    """A screen that sends this process a signal as soon as a line begins with `text`."""
+
+    def __init__(self, text: str, number: signal.Signals = signal.SIGTERM) -> None:
+        super().__init__()
+        self.text, self.number = text, number
+
+    def say(self, text: str) -> None:
+        if text.startswith(self.text):
+            os.kill(os.getpid(), self.number)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """All that must not depend on where a run was stopped."""
+    paths = [path for step in steps(folder / "checkpoints") for path in (folder / f"checkpoints/step-{step}").iterdir()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in [*paths, folder / "metrics.jsonl"]}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_resume_at_every_step_is_bit_identical(task, config, tmp_path):
+    steps_in_all = 7
+    settings = config(task, steps=steps_in_all, log_every=1)
+    assert start_run(settings, tmp_path / "whole", Screen(quiet=True)).step == steps_in_all
+    whole = content(tmp_path / "whole")
+    assert len(whole) == 1 + 4 * len(steps(tmp_path / "whole" / "checkpoints"))
+    for step in range(1, steps_in_all):
+        folder = tmp_path / f"stopped-{step}"
+        outcome = start_run(settings, folder, Stopping(f"step {step}/"))
+        assert (outcome.step, outcome.signal) == (step, signal.SIGTERM)
+        assert resume_run(folder, Screen(quiet=True)).step == steps_in_all
+        assert content(folder) == whole, f"stopped after step {step}"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_stopping_after_every_step_is_bit_identical_with_sparse_records(task, config, tmp_path):
+    """Here a record of the log sums over several steps, and with them over several processes."""
+    settings = config(task, steps=6, log_every=4, accumulate=3)
+    start_run(settings, tmp_path / "whole", Screen(quiet=True))
+    folder = tmp_path / "stopped"
+    before = Trainer._update
+
+    def stopping(trainer: Trainer) -> tuple[float, float]:
+        done = before(trainer)
+        os.kill(os.getpid(), signal.SIGINT)
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_update", stopping)
+        signals = [start_run(settings, folder, Screen(quiet=True)).signal]
+        while signals[-1]:
+            signals.append(resume_run(folder, Screen(quiet=True)).signal)
+    assert signals == [signal.SIGINT] * 6 + [0]  # the sixth stop comes before the last evaluation
+    last = "checkpoints/step-6/"
+    kept = {name: data for name, data in content(folder).items() if name.startswith((last, "metrics"))}
+    assert kept == {n: d for n, d in content(tmp_path / "whole").items() if n.startswith((last, "metrics"))}
+
+
+def test_a_run_does_not_depend_on_the_state_of_random_generators(config, tmp_path):
+    torch.manual_seed(1)
+    start_run(config(steps=2), tmp_path / "a", Screen(quiet=True))
+    torch.manual_seed(2)
+    start_run(config(steps=2), tmp_path / "b", Screen(quiet=True))
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+
+
+def test_the_seed_changes_everything(config, tmp_path):
+    first = start_run(config(steps=2), tmp_path / "a", Screen(quiet=True))
+    other = config(steps=2).model_copy(update={"seed": 1})
+    second = start_run(other, tmp_path / "b", Screen(quiet=True))
+    assert first.valid["loss"] != second.valid["loss"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_loss_falls(task, config, tmp_path):
+    outcome = start_run(
+        config(task, steps=80, batch=8, accumulate=1, eval_every=20, save_every=0, log_every=10, model={"dropout": 0.0}),
+        tmp_path / "run",
+        Screen(quiet=True),
+    )
+    losses = [record["loss"] for record in read_metrics(tmp_path / "run/metrics.jsonl") if record["split"] == "train"]
+    assert losses[0] > 4
+    assert losses[-1] < 0.75 * losses[0]
+    assert outcome.valid["loss"] < 0.8 * losses[0]
+
+
+def test_accumulation_equals_one_large_batch(config):
+    """The gradient is the mean over all terms, however they are dealt out."""
+    gradients = []
+    for batch, accumulate in ((6, 1), (2, 3), (1, 6)):
+        still = {"dropout": 0.0, "options": {"diag": {"dropout": 0.0}}}
+        settings = config("masked_lm", batch=batch, accumulate=accumulate, model=still)
+        task, settings = prepare(settings, None, Screen(quiet=True))
+        torch.manual_seed(0)
+        trainer = Trainer(settings, task, Model(model_config(settings.model)), Path("unused"), {})
+        trainer._update()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()]))
+    assert float(gradients[0].norm()) > 0.1
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradients[2], gradients[0], rtol=1e-4, atol=1e-6)
+
+
+def test_processes_share_the_data_of_an_update(config):
+    """Two processes read what one with twice the accumulation reads."""
+    task, settings = prepare(config(batch=2, accumulate=4), None, Screen(quiet=True))
+    model = Model(model_config(settings.model))
+    seen: dict[int, list[int]] = {}
+    for world in (1, 2):
+        dealt = settings.model_copy(update={"train": settings.train.model_copy(update={"accumulate": 4 // world})})
+        for rank in range(world):
+            trainer = Trainer(dealt, task, model, Path("unused"), {}, rank, world)
+            trainer._accumulate = lambda number, step, w=world: (seen.setdefault(w, []).append(number), (0.0, 0, 0))[1]
+            with pytest.raises(RuntimeError):  # no gradient has come of this
+                trainer._update()
+    assert sorted(seen[2]) == sorted(seen[1]) == [0, 1, 2, 3]
+
+
+def test_the_last_two_and_the_best_are_kept(config, tmp_path):
+    rising = config(steps=8, eval_every=1, save_every=1, lr=9.0, clip=0.0)  # so high a rate that it gets worse
+    start_run(rising, tmp_path / "run", Screen(quiet=True))
+    valid = [record for record in read_metrics(tmp_path / "run/metrics.jsonl") if record["split"] == "valid"]
+    best = min(valid, key=lambda record: record["loss"])["step"]
+    assert best < 7
+    assert steps(tmp_path / "run/checkpoints") == [best, 7, 8]
+
+
+def test_the_best_is_kept_where_nothing_else_is_saved(config, tmp_path):
+    start_run(config(steps=5, eval_every=2, save_every=0), tmp_path / "run", Screen(quiet=True))
+    assert steps(tmp_path / "run/checkpoints") == [4, 5]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_bad_loss_stops_at_its_step_and_names_the_place(value, config, tmp_path, monkeypatch):
+    """The third update meets a weight that is not finite; what was saved before stays, nothing else is saved."""
+    before = Trainer._update
+
+    def poisoned(trainer: Trainer) -> tuple[float, float]:
+        if trainer.at.step == 2:
+            with torch.no_grad():
+                trainer.model.blocks[1].ffn.enter.weight[0, 0] = value
+        return before(trainer)
+
+    monkeypatch.setattr(Trainer, "_update", poisoned)
+    with pytest.raises(NonFiniteError, match=r"step 3: the loss is .*blocks\.1\.ffn\.enter\.weight"):
+        start_run(config(), tmp_path / "run", Screen(quiet=True))
+    assert steps(tmp_path / "run/checkpoints") == [2]
+    monkeypatch.undo()
+    assert resume_run(tmp_path / "run", Screen(quiet=True)).step == 6
+    start_run(config(), tmp_path / "whole", Screen(quiet=True))
+    assert content(tmp_path / "run") == content(tmp_path / "whole")
+
+
+def test_a_bad_activation_is_named(config, tmp_path, monkeypatch):
+    task, settings = prepare(config(), None, Screen(quiet=True))
+    trainer = Trainer(settings, task, Model(model_config(settings.model)), tmp_path, {})
+    leave = trainer.model.blocks[0].ffn.leave
+    leave.register_forward_hook(lambda module, args, output: output / 0.0)
+    with pytest.raises(NonFiniteError, match=r"step 1: .*first in the output of blocks\.0\.ffn\.leave"):
+        trainer._update()
+
+
+def test_a_bad_gradient_is_named_and_changes_nothing(config, tmp_path):
+    task, settings = prepare(config(), None, Screen(quiet=True))
+    trainer = Trainer(settings, task, Model(model_config(settings.model)), tmp_path, {})
+    weight = trainer.model.blocks[0].ffn.leave.weight
+    weight.register_hook(lambda gradient: gradient * float("nan"))
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    with pytest.raises(NonFiniteError, match=r"step 1: the gradient of blocks\.0\.ffn\.leave\.weight is not finite"):
+        trainer._update()
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+    assert trainer.at.step == 0
+
+
+def test_bad_weights_are_not_saved(config, tmp_path, monkeypatch):
+    """An optimizer that leaves the finite numbers is caught before its result gets the name of a checkpoint."""
+    before = torch.optim.AdamW.step
+
+    def explode(optimizer: torch.optim.AdamW) -> None:
+        before(optimizer)
+        with torch.no_grad():
+            optimizer.param_groups[0]["params"][0][0, 0] = float("inf")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", explode)
+    with pytest.raises(NonFiniteError, match=r"step 1: embedding.weight is not finite"):
+        start_run(config(save_every=1), tmp_path / "run", Screen(quiet=True))
+    assert steps(tmp_path / "run/checkpoints") == []
+
+
+def test_bfloat16_trains_with_float32_weights(config, tmp_path):
+    outcome = start_run(config(precision="bfloat16", steps=3), tmp_path / "run", Screen(quiet=True))
+    exact = start_run(config(steps=3), tmp_path / "exact", Screen(quiet=True))
+    assert outcome.valid["loss"] != exact.valid["loss"]
+    assert outcome.valid["loss"] == pytest.approx(exact.valid["loss"], rel=0.02)
+    weights = read_checkpoint(tmp_path / "run/checkpoints/step-3").model
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+
+
+@pytest.mark.slow
+def test_compile_trains_to_the_same_loss(config, tmp_path):
+    plain = start_run(config(model={"dropout": 0.0}), tmp_path / "plain", Screen(quiet=True))
+    compiled = start_run(config(model={"dropout": 0.0}, compile=True), tmp_path / "compiled", Screen(quiet=True))
+    assert compiled.valid["loss"] == pytest.approx(plain.valid["loss"], rel=1e-4)
