@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linnet.errors import InputError
 from linnet.testing import check_attention
@@ -56,3 +56,22 @@ def test_each_fault_is_found(fn, causal: bool, what: str) -> None:
 def test_a_name_needs_a_direction() -> None:
     with pytest.raises(InputError, match="causal is None"):
         check_attention("norm")
+
+
+def test_a_module_is_measured_in_its_own_half_precision() -> None:
+    class Projected(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(8, 8)
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return self.out(softmax(q, k, v))
+
+    module = Projected()
+    assert check_attention(module, causal=False).passed
+    assert module.out.weight.dtype == torch.float32
+
+
+def test_an_option_may_take_the_recurrent_form_away() -> None:
+    report = check_attention("lln", causal=True, raises=False, options={"statistics": "tensor"})
+    assert not report["reads the future"].passed and "recurrent form" not in str(report)

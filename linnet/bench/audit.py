@@ -86,7 +86,7 @@ def choose_cases(names: Sequence[str] = (), peers: bool = True) -> list[Case]:
         for form, causal in forms.items()
         if describe_attention(name)[form]
     ]
-    tensor = {"statistics": "tensor"}  # the formula as the LLN paper's authors released it
+    tensor = {"statistics": "tensor"}  # what the code of the LLN paper does
     released = [Case("lln statistics=tensor", "by design", causal, "lln", tensor) for causal in forms.values()]
     foreign = [Case(peer.name, "peer", peer.causal, peer=peer) for peer in PEERS] if peers else []
     cases = sorted([*ours, *released], key=lambda case: case.name) + foreign
@@ -98,9 +98,9 @@ def choose_cases(names: Sequence[str] = (), peers: bool = True) -> list[Case]:
 
 
 def run_audit(cases: Sequence[Case], show: Callable[[int, int], None] = lambda done, total: None) -> Audit:
-    """Measure every case; `show` is told how many are done. A peer that is absent or breaks is skipped with a reason."""
+    """Measure every case and tell `show` how many are done; a peer that is absent or breaks is skipped, with why."""
     rows: list[Row] = []
-    skipped = []
+    skipped: list[dict[str, str]] = []
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     for done, case in enumerate(cases):
         show(done, len(cases))
@@ -110,10 +110,10 @@ def run_audit(cases: Sequence[Case], show: Callable[[int, int], None] = lambda d
         try:
             rows.append(_row(case, _measure_peer))
             versions[case.peer.package] = str(case.peer.version)
-        except MissingPeerError as reason:
-            skipped.append({"name": case.name, "form": case.form, "reason": str(reason)})
+        except MissingPeerError as error:
+            skipped.append({"name": case.name, "form": case.form, "reason": str(error)})
         except Exception as error:  # noqa: BLE001  whatever a foreign library raises is its result, not our failure
-            reason = f"breaks in the check: {type(error).__name__}: {error}"
+            reason = f"breaks while it is measured: {type(error).__name__}: {error}"
             skipped.append({"name": case.name, "form": case.form, "reason": reason})
     show(len(cases), len(cases))
     passed = all(row["passed"] for row in rows if row["group"] == "ours")
@@ -122,7 +122,9 @@ def run_audit(cases: Sequence[Case], show: Callable[[int, int], None] = lambda d
 
 def _row(case: Case, measure: Callable[[Case], list[Check]]) -> Row:
     start = time.perf_counter()
-    checks = measure(case)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # of the mechanism's own parameters
+        checks = measure(case)
     return {
         "name": case.name,
         "group": case.group,

@@ -69,7 +69,7 @@ def _print(audit: "Audit") -> None:
     console.print(table)
     console.print("\n" + ", ".join(f"{package} {version}" for package, version in audit["versions"].items()))
     if any(row["group"] == "by design" for row in audit["rows"]):
-        console.print("lln statistics=tensor: the formula as it was released; it leaks by design and does not count")
+        console.print("lln statistics=tensor: deviations of the whole tensor; it leaks by design and does not count")
     for reason, rows in groupby(audit["skipped"], key=lambda row: row["reason"]):
         console.print(f"not measured: {', '.join(dict.fromkeys(row['name'] for row in rows))}: {reason}")
     for line in failures(audit):

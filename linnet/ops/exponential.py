@@ -50,9 +50,10 @@ def exp_attention(
     where = layout(B, N, key_mask, segments, v.device)
     real, run = where.real, where.run
     S, z, m = _empty_state(log_k, v) if state is None else (part.to(working(v)) for part in state)
-    o, den, r, S, z, m = _attend(log_q, log_k, v, real, run, S, z, m, causal or run is not None)
-    if run is not None and not causal:
-        o = _add_later(o, den, r, log_q, log_k, v, real, run)
+    with torch.autocast(v.device.type, enabled=False):
+        o, den, r, S, z, m = _attend(log_q, log_k, v, real, run, S, z, m, causal or run is not None)
+        if run is not None and not causal:
+            o = _add_later(o, den, r, log_q, log_k, v, real, run)
     return (o, (S, z, m.detach())) if return_state else o
 
 
@@ -67,15 +68,10 @@ def _add_later(
     o: Tensor, den: Tensor, r: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Tensor
 ) -> Tensor:
     """Joins a causal result with what each token sees of its run after itself: a second pass from the end."""
-
-    def shifted(x: Tensor, dim: int) -> Tensor:
-        """Keys 0, N-1, ..., 1 beside queries N-1, ..., 0: each key comes one token too late to see itself."""
-        return torch.cat((x.narrow(dim, 0, 1), x.narrow(dim, 1, x.shape[dim] - 1).flip(dim)), dim)
-
     seen = F.pad(run[:, 1:] == run[:, :-1], (1, 0))  # the first key of a run is later than nobody
     seen = seen if real is None else seen & real
-    parts = shifted(k, 2), shifted(v, 2), shifted(seen, 1), run.flip(1)
-    later = _attend(q.flip(2), *parts, *_empty_state(k, v), True)
+    k, v_, seen = k.flip(2).roll(1, 2), v.flip(2).roll(1, 2), seen.flip(1).roll(1, 1)  # late: none sees itself
+    later = _attend(q.flip(2), k, v_, seen, run.flip(1), *_empty_state(k, v), True)
     o_, den_, r_ = (x.flip(2) for x in later[:3])
     top = torch.maximum(r, r_).detach()
     a, b = den * (r.detach() - top).exp(), den_ * (r_.detach() - top).exp()
@@ -97,30 +93,29 @@ def _forward(
 ) -> Outputs:
     """o, its denominator relative to e^r, r, and the state after the last token."""
     o, den, r = torch.empty_like(v), m.new_empty(q.shape[:3]), m.new_empty(q.shape[:3])
-    with torch.autocast(v.device.type, enabled=False):
-        T, top = _pack(S, z, m)
-        parts = chunks(q, v, run, causal)
-        if not causal:
-            for at, c in parts:
-                c.load_keys(at, k, v, real)
-                T, top = c.absorb(T, top, c.k, c.v)
+    T, top = _pack(S, z, m)
+    parts = chunks(q, v, run, causal)
+    if not causal:
         for at, c in parts:
-            c.load(c.q, at, q, -torch.inf)
-            if causal:
-                c.load_keys(at, k, v, real)
-                c.load_runs(at, run)
-            high = c.running_max(top) if causal else top
-            r_ = torch.add(c.q, high, out=c.W).amax(-1, keepdim=True).clamp_(min=FLOOR)
-            c.q.sub_(r_)
-            num = torch.bmm(c.read(top, c.q, c.before), T)
-            if causal:
-                num.baddbmm_(c.scores(), c.v)
-                T, top = c.absorb(T, top, c.k, c.v, c.before, c.after)
-            d = num[..., -1:]
-            store(den, at, d[..., 0])
-            store(r, at, r_[..., 0])
-            store(o, at, num[..., :-1].div_(d.masked_fill(d == 0, 1)))  # M11
-        return o, den, r, *_unpack(T, S), top.view(m.shape)
+            c.load_keys(at, k, v, real)
+            T, top = c.absorb(T, top, c.k, c.v)
+    for at, c in parts:
+        c.load(c.q, at, q, -torch.inf)
+        if causal:
+            c.load_keys(at, k, v, real)
+            c.load_runs(at, run)
+        high = c.running_max(top) if causal else top
+        r_ = torch.add(c.q, high, out=c.W).amax(-1, keepdim=True).clamp_(min=FLOOR)
+        c.q.sub_(r_)
+        num = torch.bmm(c.read(top, c.q, c.before), T)
+        if causal:
+            num.baddbmm_(c.scores(), c.v)
+            T, top = c.absorb(T, top, c.k, c.v, c.before, c.after)
+        d = num[..., -1:]
+        store(den, at, d[..., 0])
+        store(r, at, r_[..., 0])
+        store(o, at, num[..., :-1].div_(d.masked_fill(d == 0, 1)))  # M11
+    return o, den, r, *_unpack(T, S), top.view(m.shape)
 
 
 def _backward(

@@ -21,8 +21,15 @@ def rotate(x: Tensor, theta: Tensor, position: Tensor) -> Tensor:
     turn = turn.to(torch.complex128 if wide.dtype == torch.float64 else torch.complex64)
     if turn.dim() == 3:
         turn = turn[:, None]  # (B, 1, N, D/2)
-    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)).contiguous())  # (B, H, N, D/2)
+    if torch.compiler.is_compiling() or not _in_pairs(wide):
+        wide = wide.contiguous()
+    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))  # (B, H, N, D/2)
     return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)  # M3
+
+
+def _in_pairs(x: Tensor) -> bool:
+    """Whether adjacent pairs lie in memory as complex numbers do, so that no copy is needed."""
+    return x.stride(-1) == 1 and not any(step % 2 for step in (*x.stride()[:-1], x.storage_offset()))
 
 
 def reflect(x: Tensor, u: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
 
 from linnet.config import TrainConfig
 from linnet.errors import InputError
@@ -23,10 +23,13 @@ class Screen:
     def __init__(self, quiet: bool = False) -> None:
         console = Console(stderr=True, highlight=False)
         self.quiet = quiet
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
         terminal = console.is_terminal and not quiet
-        self.bar = Progress(*columns, console=console, transient=True) if terminal else None
-        self._console = console
+        self.bar = Progress(*self.columns(), console=console, transient=True) if terminal else None
+
+    @staticmethod
+    def columns() -> tuple[ProgressColumn, ...]:
+        """The parts of the bar."""
+        return TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}")
 
     def say(self, text: str) -> None:
         """One line."""

@@ -136,6 +136,7 @@ def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -
             continue
         if outcome.signal:
             return False
+        results.mkdir(parents=True, exist_ok=True)
         write_json(place, record(name, scale, trial, outcome, screen))
     return whole
 

@@ -44,6 +44,13 @@ def test_rows_may_have_positions_of_their_own() -> None:
     assert torch.allclose(y[1:], rotate(x[1:], rotary_angles(4), torch.arange(5)))
 
 
+def test_any_strides() -> None:
+    theta, t = rotary_angles(4), torch.arange(5)
+    base = torch.randn(2, 3, 5, 9)
+    for x in (base[..., 1:5], base[..., 1:9:2], base[..., :4].transpose(1, 2)[:, :5].transpose(1, 2)):
+        assert torch.equal(rotate(x, theta, t), rotate(x.contiguous(), theta, t))
+
+
 def test_sinusoidal_is_a_sine_half_and_a_cosine_half() -> None:
     table = sinusoidal(torch.arange(4), 6)
     assert table.shape == (4, 6)

@@ -281,8 +281,8 @@ sys.exit(run(sys.argv[1:]))
 
 
 def test_kills_at_random_times_end_in_the_same_bits(recipe, tmp_path):
-    """SIGKILL at any moment of start, step or save, ten times or until the run is done all the same."""
-    path = recipe("masked_lm", steps=60, save_every=2, eval_every=8)
+    """SIGKILL at any moment of start, step or save; a run that finishes all the same is begun anew."""
+    path = recipe("masked_lm", steps=30, save_every=2, eval_every=8)
     context = multiprocessing.get_context("forkserver")  # children of a process that has imported torch once
     context.set_forkserver_preload(["linnet.train.run", "linnet.cli.app", "torch._dynamo"])
 
@@ -291,22 +291,24 @@ def test_kills_at_random_times_end_in_the_same_bits(recipe, tmp_path):
         process.start()
         return process
 
-    child("--version").join()
+    child("list", "tasks").join()  # the server starts
     start = time.perf_counter()
     child("train", path, "--out", str(tmp_path / "whole")).join()
     usual = time.perf_counter() - start
     folder, moment, kills = tmp_path / "killed", random.Random(0), 0
-    while kills < 10:
+    while kills < 8:
         begun = (folder / "config.toml").exists()
         process = child("resume", str(folder)) if begun else child("train", path, "--out", str(folder))
-        process.join(usual * moment.uniform(0.2, 0.8))
-        if process.exitcode is not None:
-            break
-        process.kill()
+        process.join(usual * moment.uniform(0.1, 0.7))
+        if process.exitcode is None:
+            process.kill()
+            kills += 1
+        else:
+            assert last(folder) == last(tmp_path / "whole")
+            shutil.rmtree(folder)
         process.join()
-        kills += 1
-    assert kills >= 2
-    assert linnet(["resume", str(folder), "--json"]) == 0
+    begun = (folder / "config.toml").exists()
+    child("resume", str(folder)).join() if begun else child("train", path, "--out", str(folder)).join()
     assert last(folder) == last(tmp_path / "whole")
     assert not list(folder.rglob(".linnet-*"))
 

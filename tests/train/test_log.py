@@ -1,0 +1,62 @@
+"""What a run tells: lines for people, nothing when quiet, a bar on a terminal, TensorBoard where asked."""
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from linnet.errors import InputError
+from linnet.train.log import Screen, describe
+from linnet.train.run import start_run
+
+
+def test_plain_lines(config, tmp_path, capfd):
+    start_run(config(), tmp_path / "run", Screen())
+    out, err = capfd.readouterr()
+    assert out == ""
+    lines = [line for line in err.splitlines() if line.startswith("step")]
+    assert [line.split("  ")[0] for line in lines] == ["step 3/6", "step 4/6", "step 6/6", "step 6/6"]
+    assert all(word in lines[1] for word in ("loss", "lr", "tokens/s", "0:00:0"))
+    assert "valid: loss" in lines[0]
+    assert "context 24" in lines[0]
+
+
+def test_quiet_is_quiet_but_for_warnings(config, tmp_path, capfd):
+    screen = Screen(quiet=True)
+    start_run(config(), tmp_path / "run", screen)
+    screen.warn("look")
+    assert capfd.readouterr() == ("", "linnet: warning: look\n")
+
+
+def test_a_bar_on_a_terminal(config, tmp_path, monkeypatch):
+    written = io.StringIO()
+    screen = Screen()
+    screen.bar = Progress(*Screen.columns(), console=Console(file=written, force_terminal=True, width=100))
+    start_run(config(log_every=1), tmp_path / "run", screen)
+    text = written.getvalue()
+    assert "training" in text
+    assert "6/6" in text
+    assert "tokens/s" in text
+    assert "valid: loss" in text
+    assert not screen.bar.live.is_started
+
+
+def test_tensorboard(config, tmp_path):
+    pytest.importorskip("tensorboard", reason="the extra `track` is not installed")
+    start_run(config(tensorboard=True), tmp_path / "run", Screen(quiet=True))
+    (events,) = (tmp_path / "run/tensorboard").iterdir()
+    assert b"valid/perplexity" in events.read_bytes()
+
+
+def test_without_tensorboard_it_is_one_line_and_nothing_is_written(config, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(InputError, match=r"pip install 'linnet\[track\]'"):
+        start_run(config(tensorboard=True), tmp_path / "run", Screen(quiet=True))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_evaluation_in_one_line():
+    metrics = {"split": "test", "loss": 1.0, "word_perplexity": 2.71828, "tokens": 12_345, "context": 64}
+    assert describe(metrics) == "test: loss 1.0000  word perplexity 2.7183  (12,345 tokens, context 64)"

@@ -1,0 +1,97 @@
+"""A study: its runs differ in what they should, stop and go on, and leave records that render to a table."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from linnet.analysis.results import by_row, digest, read_results, render, rendered, to_markdown
+from linnet.errors import InputError, LinnetError
+from linnet.train.log import Screen
+from linnet.train.run import start_run
+from linnet.train.study import STUDIES, Row, Study, run_study, trials
+
+ROOT = Path(__file__).parent.parent.parent
+TINY = Study(
+    title="A tiny study",
+    recipes={"cpu": "smoke"},
+    endings={"cpu": "_lm_small"},
+    cpu_sets=("train.steps=4", "train.warmup=1", "train.log_every=2", "train.eval_every=2", "train.eval_batches=1"),
+    rows=(Row("T2", "transnormer_t2", seeds=2), Row("1+elu", "elu", ("model.layers=['elu', 'elu']",))),
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    text = tmp_path / "corpus.txt"
+    text.write_text("the cat sat on the mat and looked at the moon\n" * 400)
+    sets = (*TINY.cpu_sets, "data.corpus=text", f"data.path={text}")
+    monkeypatch.setitem(STUDIES, "tiny", Study(TINY.title, TINY.recipes, TINY.endings, sets, TINY.rows))
+    return tmp_path
+
+
+def test_the_first_seed_of_every_row_comes_first() -> None:
+    order = [(trial.row.name, trial.seed) for trial in trials(STUDIES["transnormer-table4"], "cpu")]
+    assert [seed for _, seed in order] == [0] * 9 + [1] * 3 + [2] * 3
+    assert order[9:12] == [("T2", 1), ("vanilla", 1), ("vanilla with LRPE", 1)]
+
+
+@pytest.mark.parametrize("name", sorted(STUDIES))
+def test_runs_differ_in_the_model_and_the_seed_alone(name: str) -> None:
+    for scale in STUDIES[name].recipes:
+        configs = [trial.config for trial in trials(STUDIES[name], scale)]
+        assert len({(c.data.model_dump_json(), c.train.model_dump_json(), c.task) for c in configs}) == 1
+
+
+def test_a_study_goes_on_and_renders(tiny: Path) -> None:
+    out, results, quiet = tiny / "runs", tiny / "results", Screen(quiet=True)
+    first = next(trials(STUDIES["tiny"], "cpu"))
+    start_run(first.config, out / first.name, quiet)  # as if a study had been stopped after its first run
+    assert run_study("tiny", "cpu", out, results, quiet)
+    records = read_results(results)
+    assert sorted((r["row"], r["seed"]) for r in records) == [("1+elu", 0), ("T2", 0), ("T2", 1)]
+    assert all(r["tokens"] == 4 * 8 * 128 and len(r["curve"]) == 4 and r["test"]["split"] == "test" for r in records)
+    assert str(tiny) not in json.dumps(records)  # no path of this machine
+    page, picture = render(results, "A tiny study")
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert digest(records).encode() in picture.read_bytes()
+    assert to_markdown(records) in page.read_text()
+    before = page.read_text()
+    render(results, "A tiny study")
+    assert page.read_text() == before
+    assert run_study("tiny", "cpu", out, results, quiet)  # nothing is left to do
+
+
+def test_unequal_budgets_are_refused(tiny: Path) -> None:
+    quiet = Screen(quiet=True)
+    run_study("tiny", "cpu", tiny / "runs", tiny / "results", quiet)
+    records = read_results(tiny / "results")
+    records[0]["tokens"] += 1
+    with pytest.raises(LinnetError, match="different budgets"):
+        to_markdown(records)
+
+
+def test_bad_names_and_empty_folders(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'transnormer-table4'"):
+        run_study("transnormer-table-4", "cpu", tmp_path, tmp_path, Screen(quiet=True))
+    with pytest.raises(InputError, match="unknown scale 'gpu'"):
+        list(trials(STUDIES["transnormer-table4"], "gpu"))
+    with pytest.raises(InputError, match="holds no results"):
+        read_results(tmp_path)
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(LinnetError, match="is not a result"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize("folder", sorted(ROOT.glob("docs/results/*/")), ids=lambda path: path.name)
+def test_committed_pages_are_what_the_records_render_to(folder: Path) -> None:
+    records = read_results(folder)
+    picture = folder.with_suffix(".png")
+    assert rendered(records, picture.name) in folder.with_suffix(".md").read_text()
+    assert digest(records).encode() in picture.read_bytes()
+
+
+@pytest.mark.parametrize("folder", sorted(ROOT.glob("docs/results/transnormer-*/")), ids=lambda path: path.name)
+def test_committed_runs_are_of_one_size(folder: Path) -> None:
+    sizes = [runs[0]["parameters"] for runs in by_row(read_results(folder)).values()]
+    assert max(sizes) / min(sizes) < 1.01
