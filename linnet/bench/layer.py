@@ -39,7 +39,7 @@ def measure_layer(
             seconds, low, high = (float(f"{t:.4g}") for t in (timing.seconds, timing.low, timing.high))
             row = {"attention": name, "tokens": N, "seconds": seconds, "low": low, "high": high}
             rows.append({**row, "others": timing.others})
-    jobs = [{"attention": row["attention"], "tokens": row["tokens"], "threads": torch.get_num_threads()} for row in rows]
+    jobs = [{key: row[key] for key in ("attention", "tokens")} for row in rows]
     for row, peak in zip(rows, peaks("linnet.bench.layer", jobs), strict=True):
         row["memory"] = peak
         advance()
@@ -63,8 +63,8 @@ def _forward_backward(mixer: nn.Module, x: torch.Tensor, toward: torch.Tensor) -
 
 
 def _memory_work(job: Job) -> Callable[[], None]:
-    """`layer_work` after a short warm-up, in which the libraries take what they keep."""
-    torch.set_num_threads(job["threads"])
+    """`layer_work` on one thread, after a short warm-up in which the libraries take what they keep."""
+    torch.set_num_threads(1)
     layer_work({**job, "tokens": 64})()
     return layer_work(job)
 

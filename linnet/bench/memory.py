@@ -18,12 +18,15 @@ from linnet.errors import LinnetError
 
 Job = Mapping[str, Any]
 UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+# glibc would keep what is freed, in pieces that vary from run to run; so it gives every large block back at once.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 def peaks(module: str, jobs: Sequence[Job]) -> Iterator[int]:
     """For each job the bytes that its work needed at most, above what was there when it began."""
     program = [sys.executable, "-P", "-m", module]  # -P: modules of the current folder are not meant
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    pipe, environment = subprocess.PIPE, {**os.environ, **ALLOCATOR}
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, env=environment) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         try:

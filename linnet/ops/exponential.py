@@ -70,7 +70,7 @@ def _add_later(
     """Joins a causal result with what each token sees of its run after itself: a second pass from the end."""
     seen = F.pad(run[:, 1:] == run[:, :-1], (1, 0))  # the first key of a run is later than nobody
     seen = seen if real is None else seen & real
-    k, v_, seen = k.flip(2).roll(1, 2), v.flip(2).roll(1, 2), seen.flip(1).roll(1, 1)  # late: none sees itself
+    k, v_, seen = k.flip(2).roll(1, 2), v.flip(2).roll(1, 2), seen.flip(1).roll(1, 1)  # none sees itself
     later = _attend(q.flip(2), k, v_, seen, run.flip(1), *_empty_state(k, v), True)
     o_, den_, r_ = (x.flip(2) for x in later[:3])
     top = torch.maximum(r, r_).detach()

@@ -66,7 +66,7 @@ def test_names_choose_mechanisms_and_packages():
     assert {case.name for case in choose_cases(["lln"])} == {"lln", "lln statistics=tensor"}
     chosen = choose_cases(["linformer", "elu"])
     assert [(case.name, case.group) for case in chosen] == [("elu", "ours"), ("elu", "ours"), ("linformer", "peer")]
-    with pytest.raises(InputError, match="unknown attention 'llm': did you mean 'lln'?"):
+    with pytest.raises(InputError, match=r"unknown attention 'llm': did you mean 'lln'\?"):
         choose_cases(["llm"])
     with pytest.raises(InputError, match="unknown attention 'linformer'"):
         choose_cases(["linformer"], peers=False)

@@ -57,7 +57,7 @@ def test_a_package_without_the_object_is_named():
 
         return FastAttention(heads)
 
-    with pytest.raises(MissingPeerError, match=f"torch {torch.__version__.split('+')[0]}.* does not load: .*FastAttention"):
+    with pytest.raises(MissingPeerError, match=r"torch \d.* does not load: .*FastAttention"):
         Peer("torch", "torch", True, build).load(2, 4)
 
 
