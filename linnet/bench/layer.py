@@ -62,11 +62,9 @@ def _forward_backward(mixer: nn.Module, x: torch.Tensor, toward: torch.Tensor) -
     mixer.zero_grad(set_to_none=True)
 
 
-def _memory_work(job: Job) -> Callable[[], None]:
-    """`layer_work` on one thread, after a short warm-up in which the libraries take what they keep."""
-    torch.set_num_threads(1)
+def _warm_up(job: Job) -> None:
+    """The same work on a few tokens."""
     layer_work({**job, "tokens": 64})()
-    return layer_work(job)
 
 
 def _environment() -> dict[str, Any]:
@@ -82,4 +80,5 @@ def _environment() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve(_memory_work)
+    torch.set_num_threads(1)
+    serve(_warm_up, layer_work)

@@ -41,13 +41,20 @@ def peaks(module: str, jobs: Sequence[Job]) -> Iterator[int]:
             server.kill()
 
 
-def serve(prepare: Callable[[Job], Callable[[], object]]) -> None:
-    """Answer each job on standard input with the peak of the work that `prepare` returns for it."""
+def serve(warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[], object]]) -> None:
+    """Answer each job on standard input with the peak of the work that `prepare` returns for it.
+
+    `warm_up` runs before that, here, where it makes libraries load what they load at first use, and again after
+    the fork, where it makes them take what they keep. It must not start threads: a fork does not copy them.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # who asks has been interrupted as well
     for line in sys.stdin:
+        job = json.loads(line)
+        warm_up(job)
         child = os.fork()
         if child == 0:
-            print(_peak(prepare(json.loads(line))), flush=True)
+            warm_up(job)
+            print(_peak(prepare(job)), flush=True)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if status:

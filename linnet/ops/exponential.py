@@ -51,9 +51,12 @@ def exp_attention(
     real, run = where.real, where.run
     S, z, m = _empty_state(log_k, v) if state is None else (part.to(working(v)) for part in state)
     with torch.autocast(v.device.type, enabled=False):
-        o, den, r, S, z, m = _attend(log_q, log_k, v, real, run, S, z, m, causal or run is not None)
-        if run is not None and not causal:
-            o = _add_later(o, den, r, log_q, log_k, v, real, run)
+        if N == 1:
+            o, S, z, m = _step(log_q, log_k, v, real, S, z, m)
+        else:
+            o, den, r, S, z, m = _forward(log_q, log_k, v, real, run, S, z, m, causal or run is not None)
+            if run is not None and not causal:
+                o = _add_later(o, den, r, log_q, log_k, v, real, run)
     return (o, (S, z, m.detach())) if return_state else o
 
 
@@ -71,7 +74,7 @@ def _add_later(
     seen = F.pad(run[:, 1:] == run[:, :-1], (1, 0))  # the first key of a run is later than nobody
     seen = seen if real is None else seen & real
     k, v_, seen = k.flip(2).roll(1, 2), v.flip(2).roll(1, 2), seen.flip(1).roll(1, 1)  # none sees itself
-    later = _attend(q.flip(2), k, v_, seen, run.flip(1), *_empty_state(k, v), True)
+    later = _forward(q.flip(2), k, v_, seen, run.flip(1), *_empty_state(k, v), True)
     o_, den_, r_ = (x.flip(2) for x in later[:3])
     top = torch.maximum(r, r_).detach()
     a, b = den * (r.detach() - top).exp(), den_ * (r_.detach() - top).exp()
@@ -79,15 +82,23 @@ def _add_later(
     return (o * (a / both).unsqueeze(-1) + o_ * (b / both).unsqueeze(-1)).to(v.dtype)
 
 
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S: Tensor, z: Tensor, m: Tensor, causal: bool
-) -> Outputs:
-    """The op where a graph is recorded, else the plain function: a decoding step has no time for dispatch."""
-    graph = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S, z))
-    fn = _forward_op if graph or torch.compiler.is_compiling() else _forward
-    return fn(q, k, v, real, run, S, z, m, causal)
+def _step(
+    q: Tensor, k: Tensor, v: Tensor, real: Maybe, S: Tensor, z: Tensor, m: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One token gives to the state, then reads it: plain operations, for a decoding step is all overhead."""
+    q, k, x = (y.squeeze(2).to(S.dtype) for y in (q, k, v))
+    if real is not None:
+        k, x = k.masked_fill(~real[:, None], -torch.inf), x.masked_fill(~real[:, None], 0)
+    top = torch.maximum(m, k).detach().clamp_(min=FLOOR)  # (B, H, D)
+    old, new = (m.detach() - top).exp(), (k - top).exp()
+    S, z = S * old.unsqueeze(-1) + new.unsqueeze(-1) * x.unsqueeze(-2), z * old + new  # M12
+    q = q + top
+    W = (q - q.detach().amax(-1, keepdim=True).clamp_(min=FLOOR)).exp()
+    num, den = W.unsqueeze(-2) @ S, (W * z).sum(-1)[..., None, None]
+    return (num / den.masked_fill(den == 0, 1)).to(v.dtype), S, z, top  # M11
 
 
+@torch.library.custom_op("linnet::exp_attention", mutates_args=())
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S: Tensor, z: Tensor, m: Tensor, causal: bool
 ) -> Outputs:
@@ -118,6 +129,7 @@ def _forward(
     return o, den, r, *_unpack(T, S), top.view(m.shape)
 
 
+@torch.library.custom_op("linnet::exp_attention_backward", mutates_args=())
 def _backward(
     g: Tensor, dden: Tensor, dS: Tensor, dz: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe,
     S: Tensor, z: Tensor, m: Tensor, causal: bool, o: Tensor, den: Tensor, r: Tensor, m_last: Tensor,
@@ -178,11 +190,7 @@ def _unpack(T: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     return T[..., :-1].contiguous(), T[..., -1].contiguous()
 
 
-_forward_op = torch.library.custom_op("linnet::exp_attention", _forward, mutates_args=())
-_backward_op = torch.library.custom_op("linnet::exp_attention_backward", _backward, mutates_args=())
-
-
-@_forward_op.register_fake
+@_forward.register_fake
 def _forward_fake(
     q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S: Tensor, z: Tensor, m: Tensor, causal: bool
 ) -> Outputs:
@@ -190,7 +198,7 @@ def _forward_fake(
     return torch.empty_like(v), den, r, S.new_empty(S.shape), z.new_empty(z.shape), m.new_empty(m.shape)
 
 
-@_backward_op.register_fake
+@_backward.register_fake
 def _backward_fake(
     g: Tensor, dden: Tensor, dS: Tensor, dz: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe,
     S: Tensor, z: Tensor, m: Tensor, causal: bool, o: Tensor, den: Tensor, r: Tensor, m_last: Tensor,
@@ -208,8 +216,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
 def _gradients(ctx: Any, *gradients: Tensor) -> tuple[Maybe, ...]:
     g, dden, _, dS, dz, _ = gradients
     inputs, outputs = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
-    dq, dk, dv, dS, dz = _backward_op(g, dden, dS, dz, *inputs, ctx.causal, *outputs)
+    dq, dk, dv, dS, dz = _backward(g, dden, dS, dz, *inputs, ctx.causal, *outputs)
     return dq, dk, dv, None, None, dS, dz, None, None
 
 
-_forward_op.register_autograd(_gradients, setup_context=_save)
+_forward.register_autograd(_gradients, setup_context=_save)

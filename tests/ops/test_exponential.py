@@ -10,7 +10,7 @@ from torch import Tensor
 
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import exp_attention, reference
-from linnet.ops.exponential import _backward_op, _forward_op
+from linnet.ops.exponential import _backward, _forward
 from tests.ops.cases import MASKS, grads, key_mask, relative, segments
 
 INF = torch.inf
@@ -194,16 +194,10 @@ def test_the_ops_keep_their_promises_to_the_compiler() -> None:
     tests = ("test_schema", "test_faketensor", "test_autograd_registration")
     for causal, run in ((True, segments(2, 70)), (False, None)):
         inputs = q, k, v, key_mask("inner", 2, 70), run, S, z, m
-        torch.library.opcheck(_forward_op, (*inputs, causal), test_utils=tests)
-        o, den, r, S_, z_, m_ = (x.detach() for x in _forward_op(*inputs, causal))
+        torch.library.opcheck(_forward, (*inputs, causal), test_utils=tests)
+        o, den, r, S_, z_, m_ = (x.detach() for x in _forward(*inputs, causal))
         gradients = torch.randn_like(o), torch.randn_like(den), S_, z_
-        torch.library.opcheck(_backward_op, (*gradients, *inputs, causal, o, den, r, m_), test_utils=tests)
-
-
-def test_recording_a_graph_changes_nothing() -> None:
-    """Without one the plain function runs, not the op."""
-    q, k, v = draw(100)
-    assert torch.equal(exp_attention(q, k, v), exp_attention(q.requires_grad_(), k, v))
+        torch.library.opcheck(_backward, (*gradients, *inputs, causal, o, den, r, m_), test_utils=tests)
 
 
 MEMORY = """
