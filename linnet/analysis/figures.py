@@ -5,6 +5,7 @@ Colors are those of Okabe and Ito, which color-blind readers can tell apart; mar
 
 import html
 import io
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = (("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("cross", "P"), ("x", "X"))
 DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"))  # of the first six series, of the next six, ...
-FORMATS = ("png", "pdf", "svg")
+FORMATS: dict[str, dict[str, None]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # no times
+STYLE = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
 FEW = 25  # points up to which each one gets a marker
+LINE = 0.07  # height of a name, of that of a panel
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def to_plotly(figure: Figure) -> dict[str, Any]:
     traces = [_trace(figure, i) for i in range(len(figure.series))]
     several = len(figure.series) > 1
     layout = {
-        "xaxis": {"title": {"text": html.escape(figure.x_label)}, **_axis(figure.log_x, _every_x(figure))},
+        "xaxis": {"title": {"text": html.escape(figure.x_label)}, **_axis(figure.log_x, _measured_at(figure))},
         "yaxis": {"title": {"text": html.escape(figure.y_label)}, **_axis(figure.log_y)},
         "showlegend": several,
         "hovermode": "x unified" if several else "closest",
@@ -91,74 +94,90 @@ def _axis(log: bool, ticks: Sequence[float] = ()) -> dict[str, Any]:
     return {"type": "log", "dtick": "D2", "tickformat": ",~g"}
 
 
-def _every_x(figure: Figure) -> list[float]:
+def _measured_at(figure: Figure) -> list[float]:
     """The few values at which something was measured, or nothing."""
     found = sorted({x for series in figure.series for x in series.x})
     return found if len(found) <= FEW // 2 else []
 
 
-def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Draw the figures side by side into a PNG, PDF or SVG file; `metadata` goes into it as text (PNG)."""
+def check_target(path: str | Path) -> None:
+    """The one-line error for a file that no figure can be saved as."""
     path = Path(path)
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in FORMATS:
-        raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}: a figure is a .{', .'.join(FORMATS)} file")
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"{path} ends in {path.suffix!r}: a figure is one of {', '.join(FORMATS)}")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path.parent} is not a folder: a figure is saved in one that exists")
+
+
+def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Draw the figures side by side into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""
+    check_target(path)
     try:
         import matplotlib
         from matplotlib.figure import Figure as Canvas
     except ImportError:
         raise InputError("a figure needs matplotlib: pip install 'linnet[report]'") from None
-    with matplotlib.rc_context({"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}):
-        canvas = Canvas(figsize=(4.6 * len(figures), 3.4), layout="constrained", dpi=200)
+    kind = Path(path).suffix.lower()
+    with matplotlib.rc_context(STYLE):
+        canvas = Canvas(figsize=(4.6 * len(figures), 3.6), layout="constrained", dpi=200)
         for axes, figure in zip(canvas.subplots(1, len(figures), squeeze=False)[0], figures, strict=True):
             _draw(axes, figure)
-        notes = "\n".join(dict.fromkeys(figure.note for figure in figures if figure.note))
-        canvas.supxlabel(notes, fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
+        notes = dict.fromkeys(figure.note for figure in figures if figure.note)
+        canvas.supxlabel("\n".join(notes), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
         written = io.BytesIO()
-        dates: dict[str, None] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]  # type: ignore[assignment]
-        canvas.savefig(written, format=kind, metadata={**dates, **(metadata or {} if kind == "png" else {})})
+        canvas.savefig(written, format=kind[1:], metadata={**FORMATS[kind], **(metadata or {} if kind == ".png" else {})})
     write_atomic(path, written.getvalue())
 
 
 def _draw(axes: "Axes", figure: Figure) -> None:
     """One panel: lines with their names at their ends, a faint grid, no box."""
     for i, series in enumerate(figure.series):
+        color, dash, marker = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)][1], MARKERS[i % len(MARKERS)][1]
         y = [math.nan if value is None else value for value in series.y]
-        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)][1] if len(series.x) <= FEW else ""
-        dash = DASHES[i // len(COLORS) % len(DASHES)][1]
-        axes.plot(series.x, y, color=color, linestyle=dash, marker=marker, markersize=4, linewidth=1.5)
+        axes.plot(series.x, y, dash, color=color, marker=marker if len(y) <= FEW else "", markersize=4, linewidth=1.5)
         if series.low is not None and series.high is not None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
     axes.set_title(figure.title, loc="left", fontweight="bold", parse_math=False)
     axes.set_xlabel(figure.x_label, parse_math=False)
     axes.set_ylabel(figure.y_label, parse_math=False)
-    for log, scale, axis in ((figure.log_x, axes.set_xscale, axes.xaxis), (figure.log_y, axes.set_yscale, axes.yaxis)):
-        if log:
-            scale("log")
-        axis.set_major_formatter(lambda value, _: f"{value:,g}")
-    if figure.log_x and _every_x(figure):
-        axes.set_xticks(_every_x(figure))
-        axes.minorticks_off()
+    if figure.log_x:
+        axes.set_xscale("log")
+    if figure.log_y:
+        axes.set_yscale("log")
+    _ticks(axes, figure)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(which="major", color="#dddddd", linewidth=0.6)
+    axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     if len(figure.series) > 1:
         _name_lines(axes, figure)
 
 
+def _ticks(axes: "Axes", figure: Figure) -> None:
+    """Numbers in full; on a logarithmic axis at what was measured, or at 1, 2 and 5 of each decade."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    for axis, log in ((axes.xaxis, figure.log_x), (axes.yaxis, figure.log_y)):
+        if log:
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(lambda value, _: f"{value:,g}")
+    if figure.log_x and _measured_at(figure):
+        axes.set_xticks(_measured_at(figure))
+
+
 def _name_lines(axes: "Axes", figure: Figure) -> None:
-    """Each line's name at its end, in its color, moved apart where lines end close together."""
-    ends = []
+    """Each line's name at its end, in its color; names of lines that end close together are moved apart."""
+    ends: list[tuple[float, int]] = []
     for i, series in enumerate(figure.series):
-        last = next(((x, y) for x, y in zip(reversed(series.x), reversed(series.y), strict=True) if y is not None), None)
-        if last is not None:
-            height = axes.transAxes.inverted().transform(axes.transData.transform(last))[1]
-            ends.append([height, i])
+        points = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
+        if points:
+            ends.append((axes.transAxes.inverted().transform(axes.transData.transform(points[-1]))[1], i))
     ends.sort()
-    for below, here in zip(ends, ends[1:], strict=False):
-        here[0] = max(here[0], below[0] + 0.07)
-    for height, i in ends:
-        name, color = figure.series[i].name, COLORS[i % len(COLORS)]
-        axes.annotate(
-            name, (1.02, height), xycoords="axes fraction", color=color, va="center", parse_math=False
-        )
+    heights = [height for height, _ in ends]
+    for _ in range(50):
+        for j, (below, above) in enumerate(itertools.pairwise(heights)):
+            overlap = max(0.0, LINE - (above - below))
+            heights[j], heights[j + 1] = below - overlap / 2, above + overlap / 2
+    for height, (_, i) in zip(heights, ends, strict=True):
+        place = {"xycoords": "axes fraction", "va": "center", "parse_math": False}
+        axes.annotate(figure.series[i].name, (1.02, height), color=COLORS[i % len(COLORS)], **place)

@@ -1,44 +1,35 @@
 """The report: one HTML page about one run or several, which opens offline and loads nothing from outside.
 
-It is read from the files of run folders, whose text nobody has checked: all of it is escaped, and the page allows no
-script but its own two, which it names by their hash.
+It is made from the files of run folders, whose text nobody has checked: all of it is escaped, and the page allows no
+script but its own two, which it names by their hashes.
 """
 
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from linnet import __version__
-from linnet.analysis.costs import cost_figures, cost_table
-from linnet.analysis.figures import COLORS, Figure, Series, to_plotly
-from linnet.config import read_toml
-from linnet.errors import InputError, LinnetError
-from linnet.storage import read_json, read_metrics, write_text
+from linnet.analysis.costs import cost_figures, cost_note, cost_tables
+from linnet.analysis.figures import Figure, Series, to_plotly
+from linnet.analysis.runs import Run, number, read_runs
+from linnet.errors import InputError
+from linnet.storage import write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Run:
-    """What the files of a run say."""
-
-    name: str
-    config: Record
-    environment: Record
-    train: list[Record]
-    valid: list[Record]
-    timings: list[Record]
-    sample: Record | None
-    cost: Record | None
+NOTHING = "–"
+CURVES = (  # title, label, records, key
+    ("Training loss", "nats per token", "train", "loss"),
+    ("Validation perplexity", "per token", "valid", "perplexity"),
+    ("Learning rate", "", "train", "lr"),
+    ("Gradient norm", "before clipping", "train", "grad_norm"),
+)
 
 
 def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Write the page about the runs in `folders`; `out` is `report.html` in the folder of a single run."""
+    """Write the page about the runs in `folders`; `out` defaults to `report.html`, in the folder of a single run."""
     runs = read_runs([Path(folder) for folder in folders])
     if out is None:
         out = Path(folders[0] if len(folders) == 1 else ".") / "report.html"
@@ -46,69 +37,153 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     return Path(out)
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs in these folders, each named by its folder, or by its path where two folders have one name."""
-    if not folders:
-        raise InputError("no run is named: a report is about at least one")
-    plain = [folder.absolute().name for folder in folders]
-    names = plain if len(set(plain)) == len(plain) else [str(folder) for folder in folders]
-    return [_read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
-
-
-def _read_run(folder: Path, name: str) -> Run:
-    if not (folder / "config.toml").is_file():
-        what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
-        raise InputError(f"{folder} {what}")
-    records = read_metrics(folder / "metrics.jsonl")
-    return Run(
-        name=name,
-        config=read_toml(folder / "config.toml"),
-        environment=_read_optional(folder / "environment.json") or {},
-        train=[record for record in records if record.get("split") == "train"],
-        valid=[record for record in records if record.get("split") == "valid"],
-        timings=read_metrics(folder / "timings.jsonl"),
-        sample=_read_optional(folder / "sample.json"),
-        cost=_read_optional(folder / "cost.json"),
-    )
-
-
-def _read_optional(path: Path) -> Record | None:
-    """The table in a JSON file, or None where there is no file."""
-    if not path.exists():
-        return None
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise LinnetError(f"{path} is not a table")
-    return content
+def check_extra() -> None:
+    """The one-line error where the packages that a report needs are not installed."""
+    for package in ("jinja2", "plotly"):
+        if find_spec(package) is None:
+            raise InputError(f"a report needs {package}: pip install 'linnet[report]'")
 
 
 def render(runs: Sequence[Run]) -> str:
     """The page."""
-    try:
-        import jinja2
-        from markupsafe import Markup
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise InputError(f"a report needs {error.name}: pip install 'linnet[report]'") from None
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+    check_extra()
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    pages = Environment(
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
-        undefined=jinja2.StrictUndefined,
+        undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     scripts = [get_plotlyjs(), (TEMPLATES / "report.js").read_text()]
-    return environment.get_template("report.html").render(
+    return pages.get_template("report.html").render(
         version=__version__,
-        runs=[_summary(run, COLORS[i % len(COLORS)]) for i, run in enumerate(runs)],
+        runs=[summary(run) for run in runs],
         curves=[_chart(figure) for figure in curves(runs)],
         costs=[_cost(run) for run in runs if run.cost is not None],
-        samples=[(run.name, run.sample) for run in runs if run.sample is not None],
+        samples=[_sample(run.name, run.sample) for run in runs if run.sample is not None],
         tables=[
-            ("Configuration", _rows([run.config for run in runs])),
-            ("Environment", _rows([run.environment for run in runs])),
+            ("Configuration", compare([run.config for run in runs])),
+            ("Environment", compare([run.environment for run in runs])),
         ],
-        style=Markup((TEMPLATES / "report.css").read_text()),  # noqa: S704  our own files
-        scripts=[Markup(script) for script in scripts],  # noqa: S704
+        style=Markup((TEMPLATES / "report.css").read_text()),  # these are our own files, and plotly's
+        scripts=[Markup(script) for script in scripts],
         hashes=" ".join(f"'sha256-{_hash(script)}'" for script in scripts),
     )
+
+
+def _hash(script: str) -> str:
+    """As a content security policy names a script."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The head of the page: what was trained, how far, and the numbers that one asks for first."""
+    about = (run.config.get("task"), run.section("model").get("preset"), run.section("data").get("corpus"))
+    return {
+        "name": run.name,
+        "state": _state(run),
+        "about": [_text(part) for part in about if part is not None],
+        "tiles": _tiles(run),
+    }
+
+
+def _state(run: Run) -> str:
+    """How far a run has come."""
+    steps = number(run.section("train").get("steps"))
+    if not run.train:
+        return "no step recorded yet"
+    step = run.train[-1]["step"]
+    return f"at step {step:,} of {steps:,.0f}" if steps is not None and step < steps else f"finished, {step:,} steps"
+
+
+def _tiles(run: Run) -> list[tuple[str, str, str]]:
+    """Label, value and remark of each number."""
+    best, parameters, tokens, seconds, speed = run.best(), run.parameters(), run.tokens(), run.seconds(), run.speed()
+    return [
+        ("Validation perplexity", f"{best[1]:.4g}", f"best, at step {best[0]:,}")
+        if best
+        else ("Validation perplexity", NOTHING, "not evaluated yet"),
+        ("Parameters", NOTHING if parameters is None else _short(parameters), _whole(parameters)),
+        ("Tokens read", NOTHING if tokens is None else _short(tokens), _whole(tokens)),
+        ("Seconds", NOTHING if seconds is None else f"{seconds:,.0f}", "training and evaluation"),
+        ("Tokens per second", NOTHING if speed is None else f"{speed:,.0f}", "median, while training"),
+    ]
+
+
+def _short(value: float) -> str:
+    """1234567 as "1.23 M"."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:g}"
+
+
+def _whole(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def curves(runs: Sequence[Run]) -> list[Figure]:
+    """What the training loop recorded, all runs in one figure each; a run without a value has no line there."""
+    figures = []
+    for title, label, split, key in CURVES:
+        series = []
+        for run in runs:
+            records = run.train if split == "train" else run.valid
+            y = [number(record.get(key)) for record in records]
+            series.append(Series(run.name, [record["step"] for record in records], y))
+        values = [y for line in series for y in line.y if y is not None]
+        wide = key != "lr" and bool(values) and max(values) > 10 * min(values) > 0
+        figures.append(Figure(title, "step", label, series, log_y=wide))
+    return figures
+
+
+def _chart(figure: Figure) -> dict[str, Any]:
+    """A figure as the template wants it; without `plot` where there is nothing to draw."""
+    empty = not any(y is not None for series in figure.series for y in series.y)
+    return {"title": figure.title, "plot": None if empty else to_plotly(figure)}
+
+
+def _cost(run: Run) -> dict[str, Any]:
+    """The measurement of a run's layers."""
+    charts = [_chart(figure) for figure in cost_figures(run.cost)]
+    return {"name": run.name, "charts": charts, "tables": cost_tables(run.cost), "note": cost_note(run.cost)}
+
+
+def _sample(name: str, sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Text that a run wrote: its prompt, what followed, and how it was drawn."""
+    prompt, text = _text(sample.get("prompt", "")), _text(sample.get("text", ""))
+    how = [f"{key.replace('_', ' ')} {_text(value)}" for key, value in sample.items() if key not in ("prompt", "text")]
+    return {"name": name, "prompt": prompt, "text": text.removeprefix(prompt), "how": ", ".join(how)}
+
+
+def compare(tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Tables side by side: groups of rows, a row for each key that any has, and whether its values differ."""
+    flat = [dict(_flatten(table)) for table in tables]
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for key in dict.fromkeys(key for table in flat for key in table):
+        group, _, name = key.rpartition(".")
+        values = [_text(table[key]) if key in table else NOTHING for table in flat]
+        groups.setdefault(group, []).append({"key": name, "values": values, "differs": len(set(values)) > 1})
+    return [{"name": name, "rows": rows} for name, rows in groups.items()]
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """("train.lr", 0.001) and so on; plain values before tables."""
+    for key, value in sorted(table.items(), key=lambda item: isinstance(item[1], Mapping)):
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _text(value: object) -> str:
+    """A value of a configuration for people."""
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -16,7 +16,10 @@ from linnet import __version__
 from linnet.errors import LinnetError
 
 # In the order of `linnet --help`.
-COMMANDS = ("train", "resume", "evaluate", "generate", "export", "audit", "reproduce", "list", "doctor")
+COMMANDS = (
+    *("demo", "train", "resume", "evaluate", "generate", "export"),
+    *("report", "bench", "audit", "reproduce", "list", "doctor"),
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 100})
 

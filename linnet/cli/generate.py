@@ -50,7 +50,7 @@ def command(
     for token in model.stream(torch.tensor([ids]), max_new_tokens, temperature, top_k, top_p, seed):
         if not new and not json:
             print(prompt, end="", flush=True)
-        parts.append(text.push(int(token)))
+        parts.append(text.push(int(token)) if token < tokenizer.vocab_size else "")  # a model may have spare ids
         new += 1
         if not json:
             print(parts[-1], end="", flush=True)

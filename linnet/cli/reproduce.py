@@ -15,7 +15,12 @@ Render = Annotated[bool, typer.Option("--render", help="Only draw the table and 
 
 
 def command(
-    name: Name, scale: Scale = "cpu", out: Out = None, results: Results = None, render: Render = False, json: Json = False
+    name: Name,
+    scale: Scale = "cpu",
+    out: Out = None,
+    results: Results = None,
+    render: Render = False,
+    json: Json = False,
 ) -> None:
     """Do the runs behind a table of a paper, and render it.
 

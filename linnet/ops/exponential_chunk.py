@@ -22,8 +22,8 @@ FLOOR = -1e30  # the largest of no keys: e^{-inf - FLOOR} is 0, where e^{-inf + 
 
 def chunks(q: Tensor, v: Tensor, run: Maybe, causal: bool) -> "list[tuple[int, Chunk]]":
     """Where each chunk starts, and its buffers. Sizes are powers of two: the last may reach past the end."""
-    N, most = q.shape[2], CHUNK if causal else 2 * CHUNK
-    sizes = [(at, min(most, 1 << (N - at - 1).bit_length())) for at in range(0, N, most)]
+    N = q.shape[2]
+    sizes = [(at, min(CHUNK, 1 << (N - at - 1).bit_length())) for at in range(0, N, CHUNK)]
     made = {C: Chunk(C, q, v, run, causal) for C in {C for _, C in sizes}}
     return [(at, made[C]) for at, C in sizes]
 

@@ -63,8 +63,9 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, config.train)
         self.at = Position()
         self._saved: int | None = None
-        self._clock = 0.0  # seconds of training, and
-        self._read = 0  # tokens, since the last record
+        self._clock = 0.0  # seconds of updates since the last record
+        self._cold: float | None = None  # of which the first of a process took so many: it does not tell the speed
+        self._read = 0  # tokens in the others
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint; one of another model is a one-line error."""
@@ -101,14 +102,17 @@ class Trainer:
         return step == self.train.steps or bool(every and step and step % every == 0)
 
     def _timed_update(self, log: RunLog) -> None:
-        """An update and its time; the first of a process takes longer and does not count for the speed."""
-        first, start, tokens = self._clock == 0, time.perf_counter(), self.at.tokens
+        """An update, its time and its record."""
+        start, before = time.perf_counter(), self.at.tokens
         rate, norm = self._update()
-        seconds, tokens = time.perf_counter() - start, self.at.tokens - tokens
-        self._clock, self._read = self._clock + seconds, self._read + tokens
-        self._record(log, rate, norm)
-        if first:
-            self._clock, self._read = 1e-9, 0
+        seconds, tokens = time.perf_counter() - start, self.at.tokens - before
+        self._clock += seconds
+        if self._cold is None:
+            self._cold = seconds
+        else:
+            self._read += tokens
+        warm = self._clock - self._cold
+        self._record(log, rate, norm, self._read / warm if self._read else tokens / seconds)
 
     def _update(self) -> tuple[float, float]:
         """One update, its loss the mean over all terms of its micro-batches; returns rate and norm of the gradients."""
@@ -149,10 +153,9 @@ class Trainer:
         total.backward()
         return loss, terms, batch["ids"].numel()
 
-    def _record(self, log: RunLog, rate: float, norm: float) -> None:
+    def _record(self, log: RunLog, rate: float, norm: float, speed: float) -> None:
         """Move the progress; every `log_every` steps write down the mean loss since the last time."""
         at, train = self.at, self.train
-        speed = self._read / self._clock
         left = (train.steps - at.step) * at.tokens / at.step / speed
         loss = at.loss / max(at.terms, 1)
         log.step(at.step, loss, speed, left)
@@ -160,7 +163,7 @@ class Trainer:
             record = {"step": at.step, "split": "train", "loss": loss, "lr": rate, "grad_norm": norm}
             log.train({**record, "tokens": at.tokens}, self._clock, speed, left)
             at.loss, at.terms = 0.0, 0
-            self._clock, self._read = 1e-9, 0
+            self._clock, self._cold, self._read = 0.0, 0.0, 0
 
     def _evaluate(self, log: RunLog, stop: Stop) -> bool:
         """Measure on the validation split and note the best; False if a signal came in between."""

@@ -96,7 +96,8 @@ def test_a_dry_run_writes_nothing(config, tmp_path, monkeypatch):
 
 def test_a_finished_run_stays_as_it_is(config, tmp_path):
     start_run(config(), tmp_path / "run", QUIET)
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock"}
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock"]
+    before = {path: path.read_bytes() for path in files}
     assert resume_run(tmp_path / "run", QUIET).step == 6
     assert {path: path.read_bytes() for path in before} == before
 

@@ -1,5 +1,7 @@
 """Learning rates at the points that the papers' settings fix."""
 
+from itertools import pairwise
+
 import pytest
 
 from linnet.config import TrainConfig, load_recipe
@@ -11,7 +13,7 @@ def test_the_warm_up_is_a_straight_line():
     rates = [learning_rate(train, n) for n in range(1, 13)]
     assert rates[0] == pytest.approx(1e-4 + 9e-4 / 10)
     assert rates[9:] == pytest.approx([1e-3] * 3)
-    steps = [b - a for a, b in zip(rates[:9], rates[1:10], strict=True)]
+    steps = [after - before for before, after in pairwise(rates[:10])]
     assert steps == pytest.approx([steps[0]] * 9)
 
 

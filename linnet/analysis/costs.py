@@ -1,0 +1,134 @@
+"""What a layer costs, as `linnet bench layer` measured it: the figures and tables of that one table of numbers."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from linnet.analysis.figures import Figure, Series, check_target, save_figures
+from linnet.errors import InputError
+from linnet.storage import read_json, write_json
+
+FORMAT = "linnet-bench-layer-1"
+DIGEST = "Source-SHA256"
+BASELINE = "softmax"
+QUIET = 0.2  # cores that other programs may use before we speak of it
+MILLI, MIB = 1000.0, 2.0**-20
+NUMBERS = ("tokens", "seconds", "low", "high", "memory")
+
+
+class Table(NamedTuple):
+    """Cells as text, for a terminal or a page."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def save_cost(cost: Mapping[str, Any], path: str | Path) -> list[Path]:
+    """Draw a measurement, and save its numbers as JSON beside the picture."""
+    numbers = Path(path).with_suffix(".json")
+    check_target(path)
+    write_json(numbers, cost)
+    draw_cost(numbers, path)
+    return [Path(path), numbers]
+
+
+def draw_cost(numbers: str | Path, path: str | Path) -> None:
+    """Draw the measurement in a JSON file; a PNG carries the file's SHA-256, so that the two are known to belong."""
+    cost = read_json(numbers)
+    digest = hashlib.sha256(Path(numbers).read_bytes()).hexdigest()
+    save_figures(cost_figures(cost), path, {DIGEST: digest})
+
+
+def cost_figures(cost: Any) -> tuple[Figure, Figure]:
+    """Time and peak memory against length, on logarithmic axes."""
+    rows, note = _checked(cost), cost_note(cost)
+    names = list(dict.fromkeys(row["attention"] for row in rows))
+    lines = {name: [row for row in rows if row["attention"] == name] for name in names}
+    time = [
+        Series(
+            name=name,
+            x=[row["tokens"] for row in found],
+            y=[row["seconds"] * MILLI for row in found],
+            low=[row["low"] * MILLI for row in found],
+            high=[row["high"] * MILLI for row in found],
+        )
+        for name, found in lines.items()
+    ]
+    memory = [
+        Series(name, [row["tokens"] for row in found], [row["memory"] * MIB for row in found])
+        for name, found in lines.items()
+    ]
+    return (
+        Figure("Time", "tokens", "milliseconds", time, log_x=True, log_y=True, note=note),
+        Figure("Peak memory", "tokens", "MiB", memory, log_x=True, log_y=True, note=note),
+    )
+
+
+def cost_tables(cost: Any) -> list[Table]:
+    """The same numbers with what they are against softmax: a row for each length, a column for each mechanism."""
+    rows = _checked(cost)
+    time = _table("Time", rows, "seconds", MILLI, "ms", ("faster", "slower"))
+    return [time, _table("Peak memory", rows, "memory", MIB, "MiB", ("less", "more"))]
+
+
+def _table(
+    title: str, rows: Sequence[dict[str, Any]], key: str, scale: float, unit: str, words: tuple[str, str]
+) -> Table:
+    """One quantity; beside each value, how many times it is that of softmax at the same length."""
+    names = list(dict.fromkeys(row["attention"] for row in rows))
+    values = {(row["tokens"], row["attention"]): row[key] * scale for row in rows}
+    lines = []
+    for tokens in sorted({row["tokens"] for row in rows}):
+        base, line = values.get((tokens, BASELINE)), [f"{tokens:,}"]
+        for name in names:
+            value = values.get((tokens, name))
+            line.append("" if value is None else f"{_round(value)} {unit}{_against(value, base, name, words)}")
+        lines.append(line)
+    return Table(title, ["tokens", *names], lines)
+
+
+def _round(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _against(value: float, base: float | None, name: str, words: tuple[str, str]) -> str:
+    """ " (2.0x faster)" and the like; nothing for softmax itself."""
+    if name == BASELINE or not base or not value:
+        return ""
+    ratio, word = (base / value, words[0]) if value <= base else (value / base, words[1])
+    return f" ({ratio:.3g}x {word})"
+
+
+def cost_note(cost: Any) -> str:
+    """How it was measured, and whether other programs disturbed it."""
+    rows, settings, where = _checked(cost), cost["settings"], cost["environment"]
+    note = (
+        f"One causal layer with its projections, forward and backward: width {settings['width']}, {settings['heads']} "
+        f"heads, batch {settings['batch']}, {settings['type']}.\nMedians of {settings['rounds']} rounds taken in turns; "
+        f"torch {where['torch']}, threads: {where['threads']}, {where['machine']}. Memory above the inputs, on one thread."
+        f"\nThe softmax layer is torch's fused one, which stores no N x N matrix."
+    )
+    others = max((row.get("others") or 0.0 for row in rows), default=0.0)
+    if others >= QUIET:
+        note += f"\nOther programs kept up to {others:.1f} cores busy meanwhile: on a quiet machine the times are shorter."
+    return note
+
+
+def _checked(cost: Any) -> list[dict[str, Any]]:
+    """The rows, once they are what `linnet bench layer` writes."""
+    try:
+        sound = cost["format"] == FORMAT and all(
+            isinstance(row["attention"], str)
+            and all(isinstance(row[key], int | float) and row[key] >= 0 for key in NUMBERS)
+            and isinstance(row.get("others"), int | float | None)
+            for row in cost["rows"]
+        )
+        sound = sound and {*cost["settings"]} >= {"width", "heads", "batch", "rounds", "type"}
+        sound = sound and {*cost["environment"]} >= {"torch", "threads", "machine"}
+    except (KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise InputError(f"this is not a measurement of `linnet bench layer` ({FORMAT})")
+    return list(cost["rows"])

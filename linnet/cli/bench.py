@@ -1,0 +1,75 @@
+"""`linnet bench`: what things cost on this machine, measured."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from linnet.cli import Json, print_json, print_table
+from linnet.errors import unknown
+
+if TYPE_CHECKING:
+    from linnet.train.log import Screen
+
+KINDS = ("layer",)
+ATTENTIONS = ("softmax", "norm", "diag", "lln")
+What = Annotated[str, typer.Argument(help="layer: one layer against softmax, 512 to 8,192 tokens.", metavar="WHAT")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Draw it: .png, .pdf or .svg; the numbers go to a .json beside it.", metavar="FILE"),
+]
+
+
+def command(what: What, out: Out = None, json: Json = False) -> None:
+    """Measure the time and the peak memory of training one layer, as the text gets longer.
+
+    The mechanisms take turns and medians are shown; each peak comes from a process of its own. If other programs kept
+    the machine busy meanwhile, it says so. A minute or two on two quiet cores.
+
+    \b
+    Examples:
+      linnet bench layer
+      linnet bench layer --out cost.png --json
+    """
+    if what not in KINDS:
+        raise unknown("benchmark", what, KINDS)
+
+    from linnet.analysis.costs import save_cost
+    from linnet.analysis.figures import check_target
+    from linnet.bench.layer import LENGTHS
+    from linnet.train.log import Screen
+
+    if out is not None:
+        check_target(out)
+    cost = measure_cost(ATTENTIONS, LENGTHS, 5, Screen(quiet=json))
+    cost["command"] = shlex.join(["linnet", "bench", what, *(["--out", str(out)] if out is not None else [])])
+    files = save_cost(cost, out) if out is not None else []
+    if json:
+        print_json({**cost, "files": [str(file) for file in files]})
+    else:
+        print_cost(cost)
+        for file in files:
+            print(file)
+
+
+def measure_cost(names: Sequence[str], lengths: Sequence[int], rounds: int, screen: "Screen") -> dict[str, Any]:
+    """The measurement, with progress."""
+    from linnet.bench.layer import measure_layer
+
+    try:
+        show = screen.work(f"measuring one layer of {', '.join(names)}, {lengths[0]:,} to {lengths[-1]:,} tokens")
+        return measure_layer(names, lengths, rounds, show)
+    finally:
+        screen.close()
+
+
+def print_cost(cost: Mapping[str, Any]) -> None:
+    """The measurement for people."""
+    from linnet.analysis.costs import cost_note, cost_tables
+
+    for table in cost_tables(cost):
+        print(f"{table.title}:")
+        print_table(table.columns, table.rows)
+    print(cost_note(cost))

@@ -1,0 +1,112 @@
+"""`linnet demo`: train a small TransNormer, see what its layers cost beside softmax, let it write; a report of it all."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from linnet.cli import Json, print_json
+
+if TYPE_CHECKING:
+    from linnet.train.log import Screen
+
+
+class Size(NamedTuple):
+    """How much of it: changes to the recipe, lengths and rounds of the measurement, tokens of text."""
+
+    sets: tuple[str, ...]
+    lengths: tuple[int, ...]
+    rounds: int
+    new_tokens: int
+
+
+RECIPE = "stdlib"
+PROMPT = "def "
+DRAW = {"temperature": 0.7, "top_p": 0.9, "seed": 0}
+WHOLE = Size((), (512, 1024, 2048, 4096, 8192), 3, 200)
+SMALLER = """data.context=128 data.vocab_size=1024 model.layers=["diag","norm"] model.width=128 model.ffn_width=344
+train.steps=120 train.warmup=12 train.lr=4e-3 train.eval_every=60 train.eval_batches=8"""
+QUICK = Size(tuple(SMALLER.split()), (512, 1024, 2048), 3, 80)
+LAYERS = ("softmax", "diag", "norm")  # the last two are those of TransNormer T2
+
+Quick = Annotated[bool, typer.Option("--quick", help="A smaller one, in under 40 seconds.")]
+Out = Annotated[Path | None, typer.Option("--out", help="New folder of the run.", show_default="runs/demo-TIME")]
+
+
+def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
+    """Train a small TransNormer T2 on Python's own library, measure its layers against softmax, and let it write.
+
+    Nothing is downloaded. It takes at most five minutes on two quiet cores, and leaves a run like any other with a
+    report in it, whose path is the last line. Ctrl-C stops it; what was trained is saved.
+
+    \b
+    Examples:
+      linnet demo
+      linnet demo --quick --out runs/first
+    """
+    from linnet.analysis.report import check_extra, write_report
+    from linnet.train.check import check_out
+
+    size, folder = QUICK if quick else WHOLE, out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
+    check_extra()
+    check_out(folder)
+
+    from linnet.cli.bench import measure_cost, print_cost
+    from linnet.storage import write_json
+    from linnet.train.log import Screen
+
+    screen = Screen(quiet=json)
+    screen.say("[1/4] training a TransNormer T2 on the source code of Python's own library")
+    outcome = _train(size, folder, screen, json)
+    screen.say(f"[2/4] what its layers cost beside softmax")
+    cost = measure_cost(LAYERS, size.lengths, size.rounds, screen)
+    write_json(folder / "cost.json", cost)
+    if not json:
+        print_cost(cost)
+    screen.say(f"[3/4] writing after {PROMPT!r}")
+    sample = _write(folder, size.new_tokens, json)
+    write_json(folder / "sample.json", sample)
+    screen.say("[4/4] the report")
+    report = write_report([folder])
+    if json:
+        print_json({**outcome, "cost": cost, "sample": sample, "report": str(report)})
+    else:
+        print(report)
+
+
+def _train(size: Size, folder: Path, screen: "Screen", json: bool) -> dict[str, Any]:
+    """Train in `folder`; if a signal stops it, the demo ends here as `linnet train` would."""
+    from linnet.cli.train import tell_outcome
+    from linnet.config import load_recipe
+    from linnet.train.run import start_run
+
+    outcome = start_run(load_recipe(RECIPE, size.sets), folder, screen)
+    if outcome.signal:
+        tell_outcome(outcome, json)
+    assert outcome.valid is not None  # the last step of a run is evaluated
+    if not json:
+        print(f"validation perplexity {outcome.valid['perplexity']:.2f} after {outcome.seconds:.0f} seconds")
+    return {**outcome._asdict(), "folder": str(folder)}
+
+
+def _write(folder: Path, new_tokens: int, json: bool) -> dict[str, Any]:
+    """Text after the prompt, shown as it is written."""
+    import torch
+
+    from linnet.data.tokenizer import TextStream, Tokenizer
+    from linnet.models.loading import load_model
+
+    model, tokenizer = load_model(folder), Tokenizer.load(folder / "tokenizer.json")
+    ids = tokenizer.encode(PROMPT)
+    text, parts = TextStream(tokenizer, after=ids), [PROMPT]
+    start = time.perf_counter()
+    for token in model.stream(torch.tensor([ids]), new_tokens, **DRAW):
+        parts.append(text.push(int(token)))
+        if not json:
+            print("".join(parts) if len(parts) == 2 else parts[-1], end="", flush=True)
+    parts.append(text.close())
+    if not json:
+        print(parts[-1])
+    seconds = round(time.perf_counter() - start, 2)
+    return {"prompt": PROMPT, "text": "".join(parts), **DRAW, "new_tokens": new_tokens, "seconds": seconds}
