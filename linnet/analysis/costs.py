@@ -104,16 +104,17 @@ def _against(value: float, base: float | None, name: str, words: tuple[str, str]
 def cost_note(cost: Any) -> str:
     """How it was measured, and whether other programs disturbed it."""
     rows, settings, where = _checked(cost), cost["settings"], cost["environment"]
-    note = (
-        f"One causal layer with its projections, forward and backward: width {settings['width']}, {settings['heads']} "
-        f"heads, batch {settings['batch']}, {settings['type']}.\nMedians of {settings['rounds']} rounds taken in turns; "
-        f"torch {where['torch']}, threads: {where['threads']}, {where['machine']}. Memory above the inputs, on one thread."
-        f"\nThe softmax layer is torch's fused one, which stores no N x N matrix."
-    )
+    sizes = f"width {settings['width']}, {settings['heads']} heads, batch {settings['batch']}, {settings['type']}"
+    lines = [
+        f"One causal layer with its projections, forward and backward: {sizes}.",
+        f"Medians of the quieter half of {settings['rounds']} rounds in turns; memory above the inputs, on one thread. "
+        f"torch {where['torch']}, threads: {where['threads']}, {where['machine']}.",
+        "The softmax layer is torch's fused one, which stores no N x N matrix.",
+    ]
     others = max((row.get("others") or 0.0 for row in rows), default=0.0)
     if others >= QUIET:
-        note += f"\nOther programs kept up to {others:.1f} cores busy meanwhile: on a quiet machine the times are shorter."
-    return note
+        lines.append(f"Other programs kept up to {others:.1f} cores busy: on a quiet machine the times are shorter.")
+    return "\n".join(lines)
 
 
 def _checked(cost: Any) -> list[dict[str, Any]]:

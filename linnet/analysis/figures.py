@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = (("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("cross", "P"), ("x", "X"))
 DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"))  # of the first six series, of the next six, ...
-FORMATS: dict[str, dict[str, None]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # no times
-STYLE = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
+FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # no times
+STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
 FEW = 25  # points up to which each one gets a marker
 LINE = 0.07  # height of a name, of that of a panel
 
@@ -56,8 +56,8 @@ def to_plotly(figure: Figure) -> dict[str, Any]:
     traces = [_trace(figure, i) for i in range(len(figure.series))]
     several = len(figure.series) > 1
     layout = {
-        "xaxis": {"title": {"text": html.escape(figure.x_label)}, **_axis(figure.log_x, _measured_at(figure))},
-        "yaxis": {"title": {"text": html.escape(figure.y_label)}, **_axis(figure.log_y)},
+        "xaxis": {"title": {"text": _escape(figure.x_label)}, **_axis(figure.log_x, _measured_at(figure))},
+        "yaxis": {"title": {"text": _escape(figure.y_label)}, **_axis(figure.log_y)},
         "showlegend": several,
         "hovermode": "x unified" if several else "closest",
     }
@@ -65,13 +65,13 @@ def to_plotly(figure: Figure) -> dict[str, Any]:
 
 
 def _trace(figure: Figure, i: int) -> dict[str, Any]:
-    """One line for plotly, which reads names as HTML: they are escaped once here, and once more by the page."""
+    """One line for plotly."""
     series, color = figure.series[i], COLORS[i % len(COLORS)]
     dash = DASHES[i // len(COLORS) % len(DASHES)][0]
     trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "lines+markers" if len(series.x) <= FEW else "lines",
-        "name": html.escape(series.name),
+        "name": _escape(series.name),
         "x": list(series.x),
         "y": [y if y is not None and math.isfinite(y) else None for y in series.y],
         "line": {"color": color, "width": 2, "dash": dash},
@@ -83,6 +83,11 @@ def _trace(figure: Figure, i: int) -> dict[str, Any]:
         down = [0 if y is None else y - low for y, low in zip(series.y, series.low, strict=True)]
         trace["error_y"] = {"type": "data", "array": up, "arrayminus": down, "thickness": 1, "width": 3}
     return trace
+
+
+def _escape(text: str) -> str:
+    """Text as plotly has to be given it, which reads some HTML; a long one is cut to fit a legend."""
+    return html.escape(text if len(text) <= 32 else f"{text[:31]}…", quote=False)
 
 
 def _axis(log: bool, ticks: Sequence[float] = ()) -> dict[str, Any]:
@@ -125,16 +130,18 @@ def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[
         notes = dict.fromkeys(figure.note for figure in figures if figure.note)
         canvas.supxlabel("\n".join(notes), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
         written = io.BytesIO()
-        canvas.savefig(written, format=kind[1:], metadata={**FORMATS[kind], **(metadata or {} if kind == ".png" else {})})
+        about = (metadata or {}) if kind == ".png" else FORMATS[kind]
+        canvas.savefig(written, format=kind[1:], metadata=dict(about))
     write_atomic(path, written.getvalue())
 
 
 def _draw(axes: "Axes", figure: Figure) -> None:
     """One panel: lines with their names at their ends, a faint grid, no box."""
     for i, series in enumerate(figure.series):
-        color, dash, marker = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)][1], MARKERS[i % len(MARKERS)][1]
+        color, dash = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)][1]
+        marker = MARKERS[i % len(MARKERS)][1] if len(series.x) <= FEW else ""
         y = [math.nan if value is None else value for value in series.y]
-        axes.plot(series.x, y, dash, color=color, marker=marker if len(y) <= FEW else "", markersize=4, linewidth=1.5)
+        axes.plot(series.x, y, dash, color=color, marker=marker, markersize=4, linewidth=1.5)
         if series.low is not None and series.high is not None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
     axes.set_title(figure.title, loc="left", fontweight="bold", parse_math=False)
@@ -179,5 +186,5 @@ def _name_lines(axes: "Axes", figure: Figure) -> None:
             overlap = max(0.0, LINE - (above - below))
             heights[j], heights[j + 1] = below - overlap / 2, above + overlap / 2
     for height, (_, i) in zip(heights, ends, strict=True):
-        place = {"xycoords": "axes fraction", "va": "center", "parse_math": False}
-        axes.annotate(figure.series[i].name, (1.02, height), color=COLORS[i % len(COLORS)], **place)
+        place, color = axes.transAxes, COLORS[i % len(COLORS)]
+        axes.text(1.02, height, figure.series[i].name, transform=place, color=color, va="center", parse_math=False)

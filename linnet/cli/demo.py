@@ -1,4 +1,4 @@
-"""`linnet demo`: train a small TransNormer, see what its layers cost beside softmax, let it write; a report of it all."""
+"""`linnet demo`: train a small TransNormer, see what its layers cost beside softmax, and let it write."""
 
 import time
 from pathlib import Path
@@ -23,7 +23,7 @@ class Size(NamedTuple):
 
 RECIPE = "stdlib"
 PROMPT = "def "
-DRAW = {"temperature": 0.7, "top_p": 0.9, "seed": 0}
+DRAW: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "seed": 0}
 WHOLE = Size((), (512, 1024, 2048, 4096, 8192), 3, 200)
 SMALLER = """data.context=128 data.vocab_size=1024 model.layers=["diag","norm"] model.width=128 model.ffn_width=344
 train.steps=120 train.warmup=12 train.lr=4e-3 train.eval_every=60 train.eval_batches=8"""
@@ -59,7 +59,7 @@ def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
     screen = Screen(quiet=json)
     screen.say("[1/4] training a TransNormer T2 on the source code of Python's own library")
     outcome = _train(size, folder, screen, json)
-    screen.say(f"[2/4] what its layers cost beside softmax")
+    screen.say("[2/4] what its layers cost beside softmax")
     cost = measure_cost(LAYERS, size.lengths, size.rounds, screen)
     write_json(folder / "cost.json", cost)
     if not json:
