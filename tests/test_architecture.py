@@ -67,7 +67,7 @@ def imports(path: Path, tree: ast.AST | None = None) -> set[str]:
                 package = module_name(path).split(".")[: None if path.name == "__init__.py" else -1]
                 base = package[: len(package) - node.level + 1]
                 module = ".".join([*base, module] if module else base)
-            members = {f"{module}.{alias.name}" for alias in node.names}
+            members = {f"{module}.{alias.name}" for alias in node.names if alias.name != "__version__"}
             found |= {member if member in MODULES else module for member in members}
     return found
 
@@ -204,4 +204,6 @@ def test_the_wheel_holds_the_package_its_types_and_its_recipes(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     shipped = {entry for entry in zipfile.ZipFile(wheel).namelist() if "dist-info" not in entry}
     recipes = {f"linnet/recipes/{path.name}" for path in (ROOT / "recipes").glob("*.toml")}
-    assert shipped == {name(path) for path in FILES} | {"linnet/py.typed"} | recipes
+    package = {name(path) for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {"linnet/py.typed", "linnet/recipes/smoke.toml"} <= shipped
+    assert shipped == package | recipes

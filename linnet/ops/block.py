@@ -82,7 +82,8 @@ def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: Rule) -> Te
         return (F.dropout(A, rule.dropout) @ v.to(wide)).to(v.dtype)
     if q.dim() == 5:  # torch's fused kernel wants four axes
         see = None if see is None else see.expand(*q.shape[:3], -1, -1).flatten(1, 2)
-        return dense(*(x.flatten(1, 2) for x in (q, k, v)), see, rule).unflatten(1, q.shape[1:3])
+        o = dense(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2), see, rule)
+        return o.unflatten(1, q.shape[1:3])
     if see is None:
         return F.scaled_dot_product_attention(  # M5
             q, k, v, is_causal=rule.causal, scale=rule.scale, dropout_p=rule.dropout

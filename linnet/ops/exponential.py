@@ -20,7 +20,7 @@ from linnet.ops.backend import choose
 from linnet.ops.exponential_chunk import FLOOR, Maybe, chunks, exp_, store, working
 from linnet.ops.layout import check_qkv, layout
 
-State = tuple[Tensor, Tensor, Tensor]
+State = tuple[Tensor, ...]
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
