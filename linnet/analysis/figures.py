@@ -67,27 +67,39 @@ def to_plotly(figure: Figure) -> dict[str, Any]:
 def _trace(figure: Figure, i: int) -> dict[str, Any]:
     """One line for plotly."""
     series, color = figure.series[i], COLORS[i % len(COLORS)]
+    values = _drawable(figure, series)
     dash = DASHES[i // len(COLORS) % len(DASHES)][0]
     trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "lines+markers" if len(series.x) <= FEW else "lines",
-        "name": _escape(series.name),
+        "name": _escape(_shorten(series.name)),
         "x": list(series.x),
-        "y": [y if y is not None and math.isfinite(y) else None for y in series.y],
+        "y": values,
         "line": {"color": color, "width": 2, "dash": dash},
         "marker": {"color": color, "size": 7, "symbol": MARKERS[i % len(MARKERS)][0]},
         "hovertemplate": "%{y:.4~g}" if len(figure.series) > 1 else "%{x:,}: %{y:.4~g}<extra></extra>",
     }
     if series.low is not None and series.high is not None:
-        up = [0 if y is None else high - y for y, high in zip(series.y, series.high, strict=True)]
-        down = [0 if y is None else y - low for y, low in zip(series.y, series.low, strict=True)]
+        up = [0 if y is None else high - y for y, high in zip(values, series.high, strict=True)]
+        down = [0 if y is None else y - low for y, low in zip(values, series.low, strict=True)]
         trace["error_y"] = {"type": "data", "array": up, "arrayminus": down, "thickness": 1, "width": 3}
     return trace
 
 
+def _drawable(figure: Figure, series: Series) -> list[float | None]:
+    """The values of a line, None for those that have no place on the axis."""
+    least = 0.0 if figure.log_y else -math.inf
+    return [y if y is not None and least < y < math.inf else None for y in series.y]
+
+
+def _shorten(name: str) -> str:
+    """A name that fits beside a line or in a legend."""
+    return name if len(name) <= 32 else f"{name[:31]}…"
+
+
 def _escape(text: str) -> str:
-    """Text as plotly has to be given it, which reads some HTML; a long one is cut to fit a legend."""
-    return html.escape(text if len(text) <= 32 else f"{text[:31]}…", quote=False)
+    """Text for plotly, which reads some HTML."""
+    return html.escape(text, quote=False)
 
 
 def _axis(log: bool, ticks: Sequence[float] = ()) -> dict[str, Any]:
@@ -140,7 +152,7 @@ def _draw(axes: "Axes", figure: Figure) -> None:
     for i, series in enumerate(figure.series):
         color, dash = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)][1]
         marker = MARKERS[i % len(MARKERS)][1] if len(series.x) <= FEW else ""
-        y = [math.nan if value is None else value for value in series.y]
+        y = [math.nan if value is None else value for value in _drawable(figure, series)]
         axes.plot(series.x, y, dash, color=color, marker=marker, markersize=4, linewidth=1.5)
         if series.low is not None and series.high is not None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
@@ -176,7 +188,7 @@ def _name_lines(axes: "Axes", figure: Figure) -> None:
     """Each line's name at its end, in its color; names of lines that end close together are moved apart."""
     ends: list[tuple[float, int]] = []
     for i, series in enumerate(figure.series):
-        points = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
+        points = [(x, y) for x, y in zip(series.x, _drawable(figure, series), strict=True) if y is not None]
         if points:
             ends.append((axes.transAxes.inverted().transform(axes.transData.transform(points[-1]))[1], i))
     ends.sort()
@@ -186,5 +198,5 @@ def _name_lines(axes: "Axes", figure: Figure) -> None:
             overlap = max(0.0, LINE - (above - below))
             heights[j], heights[j + 1] = below - overlap / 2, above + overlap / 2
     for height, (_, i) in zip(heights, ends, strict=True):
-        place, color = axes.transAxes, COLORS[i % len(COLORS)]
-        axes.text(1.02, height, figure.series[i].name, transform=place, color=color, va="center", parse_math=False)
+        name, color = _shorten(figure.series[i].name), COLORS[i % len(COLORS)]
+        axes.text(1.02, height, name, transform=axes.transAxes, color=color, va="center", parse_math=False)

@@ -1,0 +1,221 @@
+"""The report: it shows what the files say, trusts none of their text, and loads nothing from outside."""
+
+import base64
+import hashlib
+import json
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from linnet.analysis.report import compare, write_report
+from linnet.analysis.runs import number
+from linnet.cli.app import run as linnet
+from linnet.errors import InputError, LinnetError
+from linnet.storage import write_json
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} \" ' & &lt;"
+
+
+class Page(HTMLParser):
+    """A page taken apart as a browser would: tags with their attributes, scripts, and what a reader sees."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.scripts, self.text = [], [], ""
+        self.inside, self.source = "", path.read_text()
+        self.feed(self.source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append([dict(attrs).get("type", ""), ""])
+        self.inside = tag
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts[-1][1] += data
+        elif self.inside != "style":
+            self.text += data
+
+    @property
+    def programs(self):
+        return [script for kind, script in self.scripts if not kind]
+
+    @property
+    def charts(self):
+        return [json.loads(script) for kind, script in self.scripts if kind == "application/json"]
+
+
+def page(*folders, out=None) -> Page:
+    return Page(write_report(folders, out))
+
+
+def assert_safe(found: Page) -> None:
+    """Two scripts, both named by the policy; no handler, no link; nothing is loaded from outside."""
+    assert len(found.programs) == 2
+    (policy,) = [attrs["content"] for tag, attrs in found.tags if attrs.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    for program in found.programs:
+        assert base64.b64encode(hashlib.sha256(program.encode()).digest()).decode() in policy
+    for tag, attrs in found.tags:
+        assert not [name for name in attrs if name.startswith("on")]
+        assert {attrs.get("src"), attrs.get("href"), attrs.get("action")} <= {None, "data:,"}
+        assert tag not in {"iframe", "img", "object", "embed", "base", "form", "a"}
+    own = found.source.replace(found.programs[0], "")  # plotly itself names the addresses of maps, which it never asks
+    assert not re.search(r"https?:|@import|url\(|//cdn", own)
+
+
+def test_a_run_is_shown_whole(trained, tmp_path):
+    found = page(trained, out=tmp_path / "r.html")
+    assert_safe(found)
+    assert found.source.count("* plotly.js v") == 1
+    records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    valid = [record for record in records if record["split"] == "valid"]
+    loss, perplexity, rate, norm = (chart["data"][0] for chart in found.charts)
+    assert loss["y"] == [record["loss"] for record in records if record["split"] == "train"]
+    assert (perplexity["x"], perplexity["y"]) == ([5, 10], [record["perplexity"] for record in valid])
+    assert len(rate["y"]) == len(norm["y"]) == len(loss["y"])
+    best = min(valid, key=lambda record: record["perplexity"])
+    assert f"{best['perplexity']:.4g}" in found.text
+    assert f"best, at step {best['step']}" in found.text
+    assert "1,280" in found.text  # tokens
+    assert "finished, 10 steps" in found.text
+    for word in ("Each ", "target", "temperature 0.5", "diag, norm", "weight_decay", "torch", "CONTRIBUTING.md"):
+        assert word in found.text
+
+
+def test_the_parameters_are_those_of_the_model(trained, tmp_path):
+    from linnet.models.loading import load_model
+
+    parameters = sum(p.numel() for p in load_model(trained).parameters())
+    assert f"{parameters:,}" in page(trained, out=tmp_path / "r.html").text
+
+
+def test_the_cost_of_layers_is_shown_where_it_was_measured(copy, cost):
+    folder = copy("run")
+    write_json(folder / "cost.json", cost)
+    found = page(folder)
+    assert_safe(found)
+    assert len(found.charts) == 6
+    assert [trace["name"] for trace in found.charts[4]["data"]] == ["softmax", "norm"]
+    assert "One causal layer" in found.text
+
+
+def test_hostile_text_is_only_text(copy, cost):
+    folder = copy("</script><script>alert(3)</script>".replace("/", "") + '"<b>')
+    config = (folder / "config.toml").read_text().replace('"causal_lm"', json.dumps(HOSTILE), 1)
+    (folder / "config.toml").write_text(config + f'\n["<b>key</b>"]\n"<i>" = {json.dumps(HOSTILE)}\n')
+    environment = json.loads((folder / "environment.json").read_text())
+    write_json(folder / "environment.json", {**environment, HOSTILE: HOSTILE})
+    write_json(folder / "sample.json", {"prompt": HOSTILE, "text": HOSTILE * 2, HOSTILE: [HOSTILE]})
+    rows = [{**row, "attention": HOSTILE + row["attention"]} for row in cost["rows"]]
+    write_json(folder / "cost.json", {**cost, "rows": rows})
+    other = copy("other")
+    for found in (page(folder), page(folder, other, out=folder / "two.html")):
+        assert_safe(found)
+        assert found.text.count(HOSTILE) >= 6
+        assert folder.name in found.text
+        assert "<b>key</b>" in found.text
+        names = [trace["name"] for chart in found.charts for trace in chart["data"]]
+        assert all("<" not in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "state"),
+    [
+        (None, "no step recorded yet"),
+        ("", "no step recorded yet"),
+        ('{"step": 4, "split": "train", "loss": null, "tokens": 512}\n{"step": 6, "spl', "at step 4 of 10"),
+        ('{"step": 4, "split": "train", "loss": "<b>", "lr": true, "tokens": {}}\n', "at step 4 of 10"),
+        ('{"step": 4, "split": "valid", "perplexity": 1e999}\n', "not evaluated yet"),
+    ],
+)
+def test_a_run_that_has_just_begun(copy, metrics, state):
+    folder = copy("run")
+    for name in ("metrics.jsonl", "timings.jsonl", "environment.json", "sample.json"):
+        (folder / name).unlink()
+    if metrics is not None:
+        (folder / "metrics.jsonl").write_text(metrics)
+    found = page(folder)
+    assert_safe(found)
+    assert state in found.text
+    assert "not evaluated yet" in found.text
+    assert found.text.count("Nothing recorded yet.") >= 4
+    assert found.charts == []
+
+
+def test_several_runs_share_their_charts_and_stand_in_columns(trained, copy, tmp_path):
+    other, empty = copy("other"), copy("empty")
+    config = (other / "config.toml").read_text().replace("batch = 4", "batch = 999")
+    (other / "config.toml").write_text(config)
+    (empty / "metrics.jsonl").unlink()
+    found = page(trained, other, empty, out=tmp_path / "r.html")
+    assert_safe(found)
+    assert [len(chart["data"]) for chart in found.charts] == [3, 3, 3, 3]
+    assert "3 runs" in found.text
+    assert all(name in found.text for name in ("tiny", "other", "empty", "999"))
+
+
+def test_runs_of_one_name_are_told_apart(trained, copy, tmp_path):
+    other = copy("tiny")
+    assert [trace["name"] for trace in page(trained, other, out=tmp_path / "r.html").charts[0]["data"]] != ["tiny"] * 2
+
+
+def test_compare_marks_what_differs():
+    plain, table = compare([{"a": 1, "t": {"x": True, "y": [1.0, 2]}}, {"t": {"x": False, "y": [1.0, 2]}}])
+    assert plain == {"name": "", "rows": [{"key": "a", "values": ["1", "–"], "differs": True}]}
+    assert table["name"] == "t"
+    assert table["rows"][0] == {"key": "x", "values": ["yes", "no"], "differs": True}
+    assert table["rows"][1] == {"key": "y", "values": ["1, 2", "1, 2"], "differs": False}
+
+
+def test_numbers_are_finite_numbers():
+    found = [number(value) for value in (1, 2.5, True, "3", None, float("nan"), float("inf"), 10**400)]
+    assert found == [1.0, 2.5, None, None, None, None, None, None]
+
+
+def test_a_missing_extra_is_named(trained, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(InputError, match=r"a report needs plotly: pip install 'linnet\[report\]'"):
+        write_report([trained], tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_damaged_file_is_named(copy):
+    folder = copy("run")
+    (folder / "sample.json").write_text("[1]")
+    with pytest.raises(LinnetError, match=r"sample\.json is not a table"):
+        write_report([folder])
+    (folder / "sample.json").write_text("{")
+    with pytest.raises(LinnetError, match=r"sample\.json is not valid JSON"):
+        write_report([folder])
+
+
+def test_the_command(copy, capsys):
+    folder = copy("run")
+    assert linnet(["report", str(folder)]) == 0
+    assert capsys.readouterr().out == f"{folder / 'report.html'}\n"
+    assert linnet(["report", str(folder), str(folder), "--out", str(folder / "b.html"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["report"] == str(folder / "b.html")
+
+
+@pytest.mark.parametrize(
+    ("folder", "options", "line"),
+    [
+        ("nowhere", [], "nowhere does not exist"),
+        ("..", [], "is not a run: it has no config.toml"),
+        (".", ["--out", "missing/r.html"], "cannot write missing/r.html: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_reported_is_one_line(copy, monkeypatch, capsys, folder, options, line):
+    monkeypatch.chdir(copy("run"))
+    assert linnet(["report", folder, *options]) in (1, 2)
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert line in err

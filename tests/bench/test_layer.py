@@ -1,0 +1,40 @@
+"""The measurement of a layer: real numbers, memory from processes of their own."""
+
+import json
+
+import pytest
+
+from linnet.bench.layer import FORMAT, measure_layer
+from linnet.bench.memory import peaks
+from linnet.errors import LinnetError
+from linnet.storage import dump_json
+
+MIB = 2**20
+
+
+def test_every_mechanism_and_length_has_its_row():
+    done = []
+    cost = measure_layer(["softmax", "lln"], lengths=(16, 40), rounds=2, progress=lambda n, of: done.append((n, of)))
+    assert cost["format"] == FORMAT
+    assert [(row["tokens"], row["attention"]) for row in cost["rows"]] == [
+        (16, "softmax"),
+        (16, "lln"),
+        (40, "softmax"),
+        (40, "lln"),
+    ]
+    assert all(0 < row["low"] <= row["seconds"] <= row["high"] for row in cost["rows"])
+    assert done == [(n, 12) for n in range(1, 13)]
+    assert json.loads(dump_json(cost, "cost")) == cost
+
+
+def test_a_peak_is_that_of_the_job_alone_and_a_failure_is_one_line(capfd):
+    long, short, wrong = ({"attention": "softmax", "tokens": N} for N in (4096, 512, -1))
+    found = peaks("linnet.bench.layer", [short, long, short, wrong])
+    first, second, third = (next(found) for _ in range(3))
+    least = 5 * 4096 * 512 * 4  # bytes of x's gradient, y, q, k and v
+    assert second > least
+    assert abs(first - third) < 2 * MIB  # what the long one took is gone
+    assert second > 5 * first
+    with pytest.raises(LinnetError, match="measuring the memory of"):
+        next(found)
+    capfd.readouterr()
