@@ -38,7 +38,12 @@ def list_attention() -> list[str]:
     return ATTENTION.names()
 
 
+_MODULES = ("analysis", "attention", "errors", "models", "ops", "testing")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"linnet.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'linnet' has no attribute {name!r}")

@@ -7,9 +7,11 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from linnet.errors import unknown
+
+T = TypeVar("T", bound=Any)
 
 
 class Registry:
@@ -19,15 +21,16 @@ class Registry:
         self.kind = kind
         self.package = package
         self.machinery = machinery
-        self._added: dict[str, type] = {}
+        self._added: dict[str, Any] = {}
 
-    def add(self, name: str) -> Callable[[type], type]:
-        """Class decorator that registers a class under `name`; a name can be taken once."""
+    def add(self, name: str) -> Callable[[T], T]:
+        """Class decorator that registers a class under `name`, its attribute `name`; a name can be taken once."""
 
-        def register(cls: type) -> type:
+        def register(cls: T) -> T:
             if name in self._added:
                 raise ValueError(f"{self.kind} {name!r} is registered twice: {self._added[name]} and {cls}")
             self._added[name] = cls
+            cls.name = name
             return cls
 
         return register
@@ -43,7 +46,7 @@ class Registry:
         return name in self.names()
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._added:
+        if not isinstance(name, str) or name not in self._added:
             if name not in self.names():
                 raise unknown(self.kind, name, self.names())
             importlib.import_module(f"{self.package}.{name}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.attention.base import Core, create_attention
-from linnet.errors import InputError, LinnetError, UnsupportedError
+from linnet.errors import InputError, LinnetError, UnsupportedError, unknown
 
 LENGTHS = (1, 7, 63, 64, 100, 257)
 
@@ -41,6 +41,7 @@ class Report:
 
     name: str
     causal: bool
+    lengths: tuple[int, ...]  # those of the lengths asked for at which it runs
     checks: list[Check] = field(default_factory=list)
 
     @property
@@ -48,11 +49,15 @@ class Report:
         return all(check.passed for check in self.checks)
 
     def __getitem__(self, name: str) -> Check:
-        return next(check for check in self.checks if check.name == name)
+        found = {check.name: check for check in self.checks}
+        if name not in found:
+            raise unknown("check", name, found)
+        return found[name]
 
     def __str__(self) -> str:
         form = "causal" if self.causal else "bidirectional"
-        return "\n".join([f"{self.name}, {form}", *(f"  {check}" for check in self.checks)])
+        title = f"{self.name}, {form}, {', '.join(map(str, self.lengths))} tokens"
+        return "\n".join([title, *(f"  {check}" for check in self.checks)])
 
 
 def check_attention(
@@ -75,13 +80,20 @@ def check_attention(
         if causal is None:
             raise InputError("causal is None: give True or False with a mechanism's name")
         attention = create_attention(attention, heads=heads, head_dim=head_dim, causal=causal, **(options or {}))
+    if not lengths:
+        raise InputError("lengths is empty: give at least one number of tokens")
     causal = bool(getattr(attention, "causal", False)) if causal is None else causal
-    trial = _Trial(attention, causal, heads, head_dim, lengths)
-    report = Report(trial.name, causal)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for name, bound, measure in trial.promises(compile):
-            report.checks.append(Check(name, measure(), bound))
+    training = isinstance(attention, nn.Module) and attention.training
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            trial = _Trial(attention, causal, heads, head_dim, tuple(lengths))
+            report = Report(trial.name, causal, trial.lengths)
+            for name, bound, measure in trial.promises(compile):
+                report.checks.append(Check(name, measure(), bound))
+    finally:
+        if isinstance(attention, nn.Module):
+            attention.train(training)
     if raises and not report.passed:
         raise AssertionError(str(report))
     return report
@@ -112,10 +124,11 @@ class _Trial:
             known = inspect.signature(fn.forward if isinstance(fn, nn.Module) else fn).parameters
             self.name = getattr(fn, "__name__", type(fn).__name__)
             self.masks, self.packs = "key_mask" in known, "segments" in known
+            self.lengths = self._lengths_that_run()
 
     def promises(self, compile: bool) -> Iterator[tuple[str, float, Callable[[], float]]]:
         """(name, bound, measurement) of each check that applies."""
-        if self.core is not None:
+        if self.core is not None and self.core.has_weights:
             yield "equals its definition, float64", 1e-10, lambda: self.definition(torch.float64)
             yield "equals its definition, float32", 1e-5, lambda: self.definition(torch.float32)
             yield "gradients equal the definition's", 1e-9, self.gradients
@@ -149,10 +162,8 @@ class _Trial:
         """Random q, k, v."""
         return [torch.randn(B, self.heads, N, self.head_dim, dtype=dtype) for _ in range(3)]
 
-    def lengths_that_run(self) -> tuple[int, ...]:
-        """All lengths, or for a foreign function that takes some lengths only, those."""
-        if self.core is not None:
-            return self.lengths
+    def _lengths_that_run(self) -> tuple[int, ...]:
+        """For a foreign function, which may take some lengths only."""
         good = []
         for N in self.lengths:
             try:
@@ -166,21 +177,19 @@ class _Trial:
 
     def typed(self, dtype: torch.dtype) -> Callable[..., Tensor]:
         """The attention with its parameters in `dtype`."""
-        if self.core is None:
-            return copy.deepcopy(self.fn).to(dtype) if isinstance(self.fn, nn.Module) else self.fn
-        fresh = create_attention(
-            self.core.name,
-            heads=self.heads,
-            head_dim=self.head_dim,
-            causal=self.causal,
-            **self.core.options.model_dump(),
-        )
-        fresh.load_state_dict(self.core.state_dict())
-        return fresh.to(dtype).eval()
+        return copy.deepcopy(self.fn).to(dtype) if isinstance(self.fn, nn.Module) else self.fn
 
-    def twin(self, core: Core, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def twin(
+        self, core: Core, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
         """The definition."""
-        return core.finish(core.weights(q, k) @ v)
+        return core.finish(core.weights(q, k, real, ids) @ v)
+
+    def masked(self, N: int) -> tuple[Tensor, Tensor | None]:
+        """A key mask with some keys missing and, where supported, two segments."""
+        real = torch.rand(2, N) > 0.2
+        real[:, [0, N // 2, N - 1]] = True  # no padding at the ends of a segment
+        return real, (torch.arange(N) >= N // 2).long().expand(2, N) if self.packs else None
 
     def definition(self, dtype: torch.dtype) -> float:
         core = self.typed(dtype)
@@ -190,6 +199,9 @@ class _Trial:
             for N in self.lengths:
                 q, k, v = self.inputs(N, dtype=dtype)
                 worst = max(worst, difference(core(q, k, v), self.twin(core, q, k, v)))
+                real, ids = self.masked(N)
+                both = core(q, k, v, real, ids), self.twin(core, q, k, v, real, ids)
+                worst = max(worst, difference(*(o.transpose(1, 2)[real] for o in both)))
         return worst
 
     def gradients(self) -> float:
@@ -199,18 +211,22 @@ class _Trial:
         for N in self.lengths:
             inputs = [x.requires_grad_() for x in self.inputs(N, dtype=torch.float64)]
             leaves = [*inputs, *core.parameters()]
-            outputs = [core(*inputs), self.twin(core, *inputs)]
-            g = torch.randn_like(outputs[0])
-            ours, theirs = (torch.autograd.grad(o, leaves, g) for o in outputs)
-            scale = max(float(b.abs().max()) for b in theirs)
-            worst = max(worst, *(float((a - b).abs().max()) / scale for a, b in zip(ours, theirs, strict=True)))
+            q, k, v = inputs
+            real, ids = self.masked(N)
+            for masks, keep in (((None, None), torch.ones_like(real)), ((real, ids), real)):
+                outputs = [core(q, k, v, *masks), self.twin(core, q, k, v, *masks)]
+                g = torch.randn_like(outputs[0]) * keep[:, None, :, None]
+                ours, theirs = (torch.autograd.grad(o, leaves, g) for o in outputs)
+                least = 1e-5 * max(float(b.abs().max()) for b in theirs)  # a gradient that is 0 is so but for rounding
+                for a, b in zip(ours, theirs, strict=True):
+                    worst = max(worst, float((a - b).abs().max()) / max(float(b.abs().max()), least))
         return worst
 
     def future(self) -> float:
         """Change the tokens from t on, once by a huge key: what came before must not move at all."""
         worst = 0.0
         with torch.no_grad():
-            for N in self.lengths_that_run():
+            for N in self.lengths:
                 t = N // 2
                 q, k, v = self.inputs(N)
                 before = self.fn(q, k, v)[:, :, :t]
@@ -224,7 +240,7 @@ class _Trial:
     def batch_mates(self) -> float:
         worst = 0.0
         with torch.no_grad():
-            for N in self.lengths_that_run():
+            for N in self.lengths:
                 q, k, v = self.inputs(N)
                 before = self.fn(q, k, v)[:1]
                 changed = [torch.cat([x[:1], 3 * torch.randn_like(x[1:])]) for x in (q, k, v)]
@@ -236,7 +252,7 @@ class _Trial:
         """A row padded on the left, on the right or on both sides equals the row alone."""
         worst = 0.0
         with torch.no_grad():
-            for N in self.lengths_that_run():
+            for N in self.lengths:
                 q, k, v = self.inputs(N)
                 alone = self.fn(q, k, v)
                 for left, right in ((5, 0), (0, 70), (66, 3)):
@@ -282,7 +298,7 @@ class _Trial:
 
     def half(self) -> float:
         with torch.no_grad():
-            N = self.lengths_that_run()[-1]
+            N = self.lengths[-1]
             rounded = [x.bfloat16() for x in self.inputs(N)]
             try:
                 o = self.typed(torch.bfloat16)(*rounded).float()
@@ -292,14 +308,18 @@ class _Trial:
 
     def repeat(self) -> float:
         with torch.no_grad():
-            q, k, v = self.inputs(self.lengths_that_run()[-1])
+            q, k, v = self.inputs(self.lengths[-1])
             return difference(self.fn(q, k, v), self.fn(q, k, v))
 
     def reload(self) -> float:
-        """A copy that was given the saved parameters and buffers, and nothing else."""
+        """A new core that was given the saved parameters and buffers, and nothing else."""
+        core = self.core
+        assert core is not None
+        fresh = type(core)(core.heads, core.head_dim, core.causal, core.options)
+        fresh.load_state_dict(core.state_dict())
         with torch.no_grad():
             q, k, v = self.inputs(self.lengths[-1])
-            return difference(self.typed(torch.float32)(q, k, v), self.fn(q, k, v))
+            return difference(fresh.eval()(q, k, v), core(q, k, v))
 
     def compiled(self) -> float:
         worst = 0.0

@@ -12,7 +12,7 @@ from linnet.storage import read_json, write_json
 FORMAT = "linnet-bench-layer-1"
 DIGEST = "Source-SHA256"
 BASELINE = "softmax"
-QUIET = 0.2  # cores that other programs may use before we speak of it
+QUIET = 0.2  # cores that other programs may keep busy before we speak of it
 MILLI, MIB = 1000.0, 2.0**-20
 NUMBERS = ("tokens", "seconds", "low", "high", "memory")
 
@@ -113,7 +113,9 @@ def cost_note(cost: Any) -> str:
     ]
     others = max((row.get("others") or 0.0 for row in rows), default=0.0)
     if others >= QUIET:
-        lines.append(f"Other programs kept up to {others:.1f} cores busy: on a quiet machine the times are shorter.")
+        disturbed = others > where["cores"] - where["threads"] + QUIET
+        verdict = ", more than were free: on a quiet machine the times are shorter" if disturbed else ""
+        lines.append(f"Other programs kept up to {others:.1f} of {where['cores']} cores busy{verdict}.")
     return "\n".join(lines)
 
 
@@ -127,7 +129,8 @@ def _checked(cost: Any) -> list[dict[str, Any]]:
             for row in cost["rows"]
         )
         sound = sound and {*cost["settings"]} >= {"width", "heads", "batch", "rounds", "type"}
-        sound = sound and {*cost["environment"]} >= {"torch", "threads", "machine"}
+        sound = sound and {*cost["environment"]} >= {"torch", "machine"}
+        sound = sound and all(isinstance(cost["environment"][key], int) for key in ("threads", "cores"))
     except (KeyError, TypeError, AttributeError):
         sound = False
     if not sound:

@@ -9,20 +9,21 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from linnet.config import Section, parse_section
+from linnet.config import Settings, parse_section
 from linnet.errors import InputError, UnsupportedError
-from linnet.ops.layout import check_qkv, layout
+from linnet.ops.layout import check_mask, check_qkv, check_state, layout
 from linnet.ops.positions import reflect, rotary_angles, rotate
+from linnet.ops.precision import State
 from linnet.registry import ATTENTION
 
-State = tuple[Tensor, ...]
 Positions = Literal["lrpe", "rope", "none"]
 
 
 class Core(nn.Module):
     """One attention mechanism on q, k (B,H,N,D) and v (B,H,N,E)."""
 
-    Options: ClassVar[type[Section]] = Section
+    name: ClassVar[str] = "this attention"  # set by the registry
+    Options: ClassVar[type[Settings]] = Settings
     what: ClassVar[str]  # the idea in one line
     paper: ClassVar[str]
     cost: ClassVar[str]  # time for N tokens of head width D
@@ -33,7 +34,7 @@ class Core(nn.Module):
     any_length: ClassVar[bool] = True
     qkv_gain: ClassVar[float] = 1.0  # of the Xavier initialization of the query, key and value projections
 
-    def __init__(self, heads: int, head_dim: int, causal: bool, options: Section) -> None:
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: Settings) -> None:
         super().__init__()
         self.heads, self.head_dim, self.causal, self.options = heads, head_dim, causal, options
         if causal and not self.causal_form:
@@ -41,9 +42,15 @@ class Core(nn.Module):
         if not causal and not self.bidirectional_form:
             raise UnsupportedError(f"{self.name} has no bidirectional form: causal=True is allowed")
 
+    def extra_repr(self) -> str:
+        """What `print(core)` shows."""
+        chosen = "".join(f", {key}={value!r}" for key, value in self.options.model_dump().items())
+        return f"heads={self.heads}, head_dim={self.head_dim}, causal={self.causal}{chosen}"
+
     @property
-    def name(self) -> str:
-        return type(self).__module__.rpartition(".")[2]
+    def has_weights(self) -> bool:
+        """Whether one matrix of weights for each head describes the mechanism with its options."""
+        return True
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None
@@ -56,7 +63,9 @@ class Core(nn.Module):
     ) -> Tensor:
         """`forward` with the direction given by the caller."""
         self._check(q, k, v, segments)
-        return self.finish(self.attend(q, k, v, causal, key_mask, segments))
+        if causal and not self.causal_form:
+            raise UnsupportedError(f"{self.name} has no causal form")
+        return self.finish(self.attend(q, k, v, causal, key_mask, segments)).to(v.dtype)
 
     def _check(self, q: Tensor, k: Tensor, v: Tensor, segments: Tensor | None) -> None:
         """One-line errors for tensors that do not fit this core."""
@@ -102,12 +111,29 @@ class Core(nn.Module):
         """Like a causal `forward`, from a state and with the state after the last real token."""
         self._check(q, k, v, None)
         self.check_recurrent()
+        if key_mask is not None:
+            key_mask = check_mask(key_mask, q.shape[0], q.shape[2])
+        check_state(state, self.state_shapes(q.shape[0], v.shape[3]))
         o, state = self.extend(q, k, v, key_mask, state)
-        return self.finish(o), state
+        return self.finish(o).to(v.dtype), state
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-        """One token more: `prefill` of one token, written for speed where that pays."""
-        return self.prefill(q, k, v, None, state)
+        """One token more: q, k, v (B,H,1,.) and the state after the token before."""
+        self._check(q, k, v, None)
+        self.check_recurrent()
+        if q.shape[2] != 1 or state is None:
+            raise InputError(f"step takes one token and a state, not {q.shape[2]} tokens: prefill starts a state")
+        check_state(state, self.state_shapes(q.shape[0], v.shape[3]))
+        o, state = self.advance(q, k, v, state)
+        return self.finish(o).to(v.dtype), state
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+        """`extend` by one token, written for speed where that pays."""
+        return self.extend(q, k, v, None, state)
+
+    def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
+        """The shapes of a state's tensors; None is any size."""
+        raise NotImplementedError
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
@@ -125,25 +151,32 @@ class Core(nn.Module):
 class RelativePositions(nn.Module):
     """Rotary positions: "rope" with fixed angles, "lrpe" with learned angles after a frozen Householder reflection."""
 
-    theta: Tensor
     u: Tensor
 
     def __init__(self, kind: Positions, head_dim: int) -> None:
         super().__init__()
-        self.kind = kind
+        self.kind, self.head_dim = kind, head_dim
         if kind != "none" and head_dim % 2:
             raise InputError(f"positions={kind!r} needs an even head width, not {head_dim}")
         if kind == "lrpe":
             self.theta = nn.Parameter(rotary_angles(head_dim))
             self.register_buffer("u", nn.functional.normalize(torch.randn(head_dim), dim=0))
-        elif kind == "rope":
-            self.register_buffer("theta", rotary_angles(head_dim), persistent=False)
 
     def forward(self, x: Tensor, position: Tensor) -> Tensor:
         """x (B,H,N,D) at `position` (N,) or (B,N)."""
         if self.kind == "none":
             return x
-        return rotate(reflect(x, self.u) if self.kind == "lrpe" else x, self.theta, position)
+        if self.kind == "rope":
+            return rotate(x, rotary_angles(self.head_dim, x.device), position)
+        return rotate(reflect(x, self.u), self.theta, position)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "RelativePositions":
+        """Angles stay float32 in a module that is turned to half: 8 bits of an angle, times t, are noise."""
+        before = self.theta.data if self.kind == "lrpe" else None
+        super()._apply(fn, recurse)
+        if before is not None and self.theta.dtype in (torch.float16, torch.bfloat16):
+            self.theta.data = before.to(self.theta.device)
+        return self
 
 
 def positions_of(
@@ -200,8 +233,11 @@ class Mixer(nn.Module):
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v (B,H,N,D) of x (B,N,M)."""
         M = self.core.heads * self.core.head_dim
-        if x.dim() != 3 or x.shape[2] != M:
-            raise InputError(f"x has shape {tuple(x.shape)}: it must be (batch, tokens, width) with width {M}")
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != M:
+            shape = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+            raise InputError(f"x {shape}: it must be a tensor (batch, tokens, width) with width {M}")
+        if x.dtype != self.qkv.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise InputError(f"x is {x.dtype}: the mixer's parameters are {self.qkv.weight.dtype}")
         q, k, v = self.qkv(x).unflatten(2, (3, self.core.heads, self.core.head_dim)).permute(2, 0, 3, 1, 4)
         return q, k, v
 
@@ -210,12 +246,17 @@ class Mixer(nn.Module):
         return self.out(o.transpose(1, 2).flatten(2))
 
 
+def check_count(name: str, value: object) -> None:
+    """The one-line error for what is not a whole number of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} is {value!r}: it must be a whole number of at least 1")
+
+
 def create_attention(name: str, *, heads: int, head_dim: int, causal: bool, **options: Any) -> Core:
     """The core of a mechanism by name: o = core(q, k, v, key_mask=None, segments=None)."""
     cls: type[Core] = ATTENTION[name]
     for key, value in (("heads", heads), ("head_dim", head_dim)):
-        if not isinstance(value, int) or value < 1:
-            raise InputError(f"{key} is {value!r}: it must be a whole number of at least 1")
+        check_count(key, value)
     if not isinstance(causal, bool):
         raise InputError(f"causal is {causal!r}: it must be True or False")
     return cls(heads, head_dim, causal, parse_section(cls.Options, options, name))
@@ -223,8 +264,10 @@ def create_attention(name: str, *, heads: int, head_dim: int, causal: bool, **op
 
 def create_mixer(name: str, *, width: int, heads: int, causal: bool, **options: Any) -> Mixer:
     """A mechanism with its projections by name: y = mixer(x, key_mask=None, segments=None)."""
-    if not isinstance(width, int) or not isinstance(heads, int) or heads < 1 or width < 1 or width % heads:
-        raise InputError(f"width {width!r} and heads {heads!r}: heads must divide width")
+    check_count("width", width)
+    check_count("heads", heads)
+    if width % heads:
+        raise InputError(f"width {width} and heads {heads}: heads must divide width")
     return Mixer(create_attention(name, heads=heads, head_dim=width // heads, causal=causal, **options))
 
 

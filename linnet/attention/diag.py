@@ -10,20 +10,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from linnet.attention.base import Core, Positions, RelativePositions, State, positions_of
-from linnet.config import Section
+from linnet.attention.base import Core, Positions, RelativePositions, positions_of
+from linnet.config import Settings
 from linnet.ops import block_attention, reference
 from linnet.ops.block import Rule, attend_blocks, attend_layout, dense, pick, turns
 from linnet.ops.layout import layout
+from linnet.ops.precision import State, accumulator
 from linnet.ops.rms import srms
 from linnet.registry import ATTENTION
 
 
-class DiagOptions(Section):
+class DiagOptions(Settings):
     """`block` is w of the paper; `dropout` drops weights while training."""
 
     kind: Literal["softmax", "rela"] = "softmax"
-    block: Annotated[int, Field(ge=1)] = 64
+    block: Annotated[int, Field(ge=1, le=2**20)] = 64
     positions: Positions = "lrpe"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
@@ -45,6 +46,12 @@ class DiagAttention(Core):
     def _rule(self, causal: bool) -> Rule:
         return Rule(self.options.kind, causal, self.head_dim**-0.5, self.options.dropout if self.training else 0.0)
 
+    def _wide(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """ReLA has no normalizer: its sums are float32 until its norm."""
+        if self.options.kind == "softmax":
+            return tensors
+        return tuple(x.to(accumulator(x.dtype)) for x in tensors)
+
     def _rotated(self, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Positions restart in each block; only differences inside a block matter."""
         own = position % self.options.block
@@ -54,7 +61,7 @@ class DiagAttention(Core):
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        q, k = self._rotated(q, k, where.position)
+        q, k, v = self._wide(*self._rotated(q, k, where.position), v)
         rule, block = self._rule(causal), self.options.block
         if rule.dropout:
             return attend_layout(q, k, v, where, block, rule)
@@ -74,7 +81,10 @@ class DiagAttention(Core):
         """The state is the open block: keys and values (B,H,w,.), which are real (B,w), and positions so far (B,)."""
         B, H, N, _ = q.shape
         w = self.options.block
-        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask.bool()
+        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
+        if key_mask is not None:
+            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+        q, k, v = self._wide(q, k, v)
         if state is None:
             state = (
                 k.new_zeros(B, H, w, k.shape[3]),
@@ -101,13 +111,17 @@ class DiagAttention(Core):
         index = index.clamp(max=w + N - 1)
         return pick(o, back), (pick(k, index), pick(v, index), real.gather(1, index) & kept, length)
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+    def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
+        H, w = self.heads, self.options.block
+        return [(B, H, w, self.head_dim), (B, H, w, E), (B, w), (B,)]
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         open_k, open_v, real, start = state
         w = self.options.block
-        q, k = self._rotated(q, k, start[:, None])
+        q, k, v = self._wide(*self._rotated(q, k, start[:, None]), v)
         slot = torch.arange(w, device=q.device)
         here, past = slot == (start % w)[:, None], slot < (start % w)[:, None]  # (B, w)
         open_k, open_v = (torch.where(here[:, None, :, None], new, x) for new, x in ((k, open_k), (v, open_v)))
         real = (real & past) | here
         o = dense(q, open_k, open_v, real[:, None, None, :], self._rule(False))
-        return self.finish(o), (open_k, open_v, real, start + 1)
+        return o, (open_k, open_v, real, start + 1)

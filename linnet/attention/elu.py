@@ -5,18 +5,17 @@ o_t = phi(q_t)^T S_t / max(phi(q_t)^T z_t, 1e-6), phi = 1 + elu, S_t = sum_s phi
 
 import torch
 from torch import Tensor
-from torch.nn.functional import elu
 
-from linnet.attention.base import Core, State
+from linnet.attention.base import Core
 from linnet.ops import linear_attention, reference
 from linnet.ops.layout import layout
-from linnet.ops.linear import EPS
+from linnet.ops.precision import EPS, State
 from linnet.registry import ATTENTION
 
 
 def phi(x: Tensor) -> Tensor:
-    """1 + elu(x), which is positive."""
-    return 1 + elu(x)
+    """1 + elu(x): x + 1 or e^x. Computed as elu(x) + 1 it would cancel to 0 at -7 in bfloat16, at -17 in float32."""
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
 @ATTENTION.add("elu")
@@ -44,10 +43,13 @@ class EluAttention(Core):
             phi(q), phi(k), v, normalize=True, key_mask=key_mask, state=state, return_state=True
         )
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+    def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
+        return [(B, self.heads, self.head_dim, E), (B, self.heads, self.head_dim)]
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         S, z = state
         a, b = phi(q).to(S.dtype), phi(k).to(S.dtype)
         S = torch.addcmul(S, b.mT, v.to(S.dtype))  # (B, H, D, E)
         z = z + b.squeeze(2)
         o = a @ S / (a @ z[..., None]).clamp(min=EPS)
-        return o.to(v.dtype), (S, z)
+        return o, (S, z)

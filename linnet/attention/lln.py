@@ -10,11 +10,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from linnet.attention.base import Core, State
-from linnet.config import Section
+from linnet.attention.base import Core
+from linnet.config import Settings
 from linnet.errors import UnsupportedError
 from linnet.ops import exp_attention, reference
 from linnet.ops.layout import Layout, layout
+from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
 
 RELEASED_A, RELEASED_B = 0.14855178144710912, -0.35487039130661086  # the constants of the paper's released code
@@ -29,7 +30,7 @@ MEASURED = {
 SMALLEST = 1e-4  # deviations are at least this, so that constant input gives finite features
 
 
-class LlnOptions(Section):
+class LlnOptions(Settings):
     """Over what deviations are taken (None: "prefix" where causal, else "sample"), and the curve that is matched."""
 
     statistics: Literal["sample", "prefix", "tensor"] | None = None
@@ -80,14 +81,14 @@ def per_token(x: Tensor, where: Layout) -> Moments:
 
 def over_prefix(x: Tensor, where: Layout) -> Tensor:
     """Sums of x (B,H,N) over the tokens of the same run up to each token."""
-    running = x.cumsum(dim=2)
     if where.run is None:
-        return running
-    opens = torch.ones_like(where.run, dtype=torch.bool)
-    opens[:, 1:] = where.run[:, 1:] != where.run[:, :-1]
-    index = torch.arange(x.shape[2], device=x.device)
-    start = torch.where(opens, index, 0).cummax(dim=1).values[:, None].expand(x.shape)  # the first token of each run
-    return running - (running - x).gather(2, start)
+        return x.cumsum(dim=2)
+    run, reach = where.run[:, None], 1
+    while reach < x.shape[2]:  # after each turn every token holds the sum of twice as many; no run enters another's
+        same = run[:, :, reach:] == run[:, :, :-reach]
+        x = torch.cat([x[:, :, :reach], x[:, :, reach:] + torch.where(same, x[:, :, :-reach], 0)], dim=2)
+        reach *= 2
+    return x
 
 
 def over_run(x: Tensor, where: Layout) -> Tensor:
@@ -123,7 +124,9 @@ class LlnAttention(Core):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """alpha q, beta k, and the moments up to the last real token (B,H,6); `past` are those before the first."""
         statistics = self.options.statistics or ("prefix" if causal else "sample")
-        wide = torch.promote_types(q.dtype, torch.float32)
+        if causal and statistics == "sample":
+            raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
+        wide = accumulator(q.dtype)
         parts = [moment for x in (q, k) for moment in per_token(x, where)]
         if statistics == "tensor":
             kept = torch.stack(parts, dim=-1).sum(dim=2)
@@ -143,8 +146,7 @@ class LlnAttention(Core):
     ) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
         log_q, log_k, _ = self.log_features(q, k, causal, where)
-        o = exp_attention(log_q, log_k, v.to(log_q.dtype), causal, key_mask, segments)
-        return o.to(v.dtype)
+        return exp_attention(log_q, log_k, v.to(log_q.dtype), causal, key_mask, segments)
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
@@ -161,4 +163,8 @@ class LlnAttention(Core):
         o, after = exp_attention(
             log_q, log_k, v.to(log_q.dtype), key_mask=key_mask, state=before, return_state=True
         )
-        return o.to(v.dtype), (*after, moments)
+        return o, (*after, moments)
+
+    def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
+        H, D = self.heads, self.head_dim
+        return [(B, H, D, E), (B, H, D), (B, H, D), (B, H, 6)]

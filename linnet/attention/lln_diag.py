@@ -10,17 +10,18 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from linnet.attention.base import Core, State
+from linnet.attention.base import Core
 from linnet.attention.diag import DiagAttention, DiagOptions
 from linnet.attention.lln import LlnAttention, LlnOptions
-from linnet.errors import UnsupportedError
+from linnet.errors import InputError, UnsupportedError
+from linnet.ops.precision import State
 from linnet.registry import ATTENTION
 
 
 class LlnDiagOptions(LlnOptions):
     """`block`: None is the head width. `mix`: the mean, r LLN + p Diag, or r LLN + (1 - r) Diag."""
 
-    block: Annotated[int, Field(ge=1)] | None = None
+    block: Annotated[int, Field(ge=1, le=2**20)] | None = None
     mix: Literal["average", "scale", "ratio"] = "average"
 
 
@@ -50,8 +51,14 @@ class LlnDiagAttention(Core):
         super().check_recurrent()
         self.lln.check_recurrent()
 
+    @property
+    def has_weights(self) -> bool:
+        return self.options.mix == "average"
+
     def _mix(self, far: Tensor, near: Tensor) -> Tensor:
         """The two branches joined."""
+        if self.options.mix != "average" and far.shape[3] != self.head_dim:
+            raise InputError(f"v has width {far.shape[3]}: mix={self.options.mix!r} was built for {self.head_dim}")
         if self.options.mix == "average":
             return (far + near) / 2  # M15
         if self.options.mix == "scale":
@@ -65,7 +72,7 @@ class LlnDiagAttention(Core):
         return self._mix(far, self.diag.attend(q, k, v, causal, key_mask, segments))
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        if self.options.mix != "average":
+        if not self.has_weights:
             raise UnsupportedError(f"lln_diag: mix={self.options.mix!r} weighs each channel: no single matrix exists")
         far = self.lln.dense(q, k, causal, key_mask, segments)
         return self._mix(far, self.diag.dense(q, k, causal, key_mask, segments))
@@ -78,7 +85,10 @@ class LlnDiagAttention(Core):
         near, after_near = self.diag.extend(q, k, v, key_mask, None if state is None else state[4:])
         return self._mix(far, near), (*after_far, *after_near)
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-        far, after_far = self.lln.step(q, k, v, state[:4])
-        near, after_near = self.diag.step(q, k, v, state[4:])
+    def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
+        return self.lln.state_shapes(B, E) + self.diag.state_shapes(B, E)
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+        far, after_far = self.lln.advance(q, k, v, state[:4])
+        near, after_near = self.diag.advance(q, k, v, state[4:])
         return self._mix(far, near), (*after_far, *after_near)

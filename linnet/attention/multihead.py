@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from linnet.attention.base import create_attention
+from linnet.attention.base import check_count, create_attention
 from linnet.errors import InputError, UnsupportedError
 
 
@@ -43,7 +43,9 @@ class MultiheadAttention(nn.Module):
             raise UnsupportedError("add_bias_kv and add_zero_attn are not supported: False is allowed")
         if (kdim or embed_dim, vdim or embed_dim) != (embed_dim, embed_dim):
             raise UnsupportedError(f"kdim={kdim}, vdim={vdim}: only embed_dim = {embed_dim} is supported")
-        if num_heads < 1 or embed_dim % num_heads:
+        check_count("embed_dim", embed_dim)
+        check_count("num_heads", num_heads)
+        if embed_dim % num_heads:
             raise InputError(f"embed_dim {embed_dim} and num_heads {num_heads}: num_heads must divide embed_dim")
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
         given = dict(options or {}, **({"dropout": dropout} if dropout else {}))
@@ -75,7 +77,8 @@ class MultiheadAttention(nn.Module):
             inputs = [x.transpose(0, 1) for x in inputs]
         for name, x in zip(("query", "key", "value"), inputs, strict=True):
             if x.dim() != 3 or x.shape[2] != self.embed_dim:
-                raise InputError(f"{name} has width {x.shape[-1]}: it must be {self.embed_dim}")
+                axes = "batch, tokens and width" if batched else "tokens and width"
+                raise InputError(f"{name} has shape {tuple(x.shape)}: it must have {axes} {self.embed_dim}")
         causal = is_causal or self._is_causal(attn_mask, inputs[0].shape[1])
         key_mask = self._key_mask(key_padding_mask, batched)
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
@@ -85,7 +88,8 @@ class MultiheadAttention(nn.Module):
         )
         o = self.core.run(q, k, v, causal, key_mask, None)
         y = self.out_proj(o.transpose(1, 2).flatten(2))
-        A = self.core.dense(q, k, causal, key_mask, None) if need_weights else None  # (B, H, N, N)
+        shown = need_weights and self.core.has_weights
+        A = self.core.dense(q, k, causal, key_mask, None) if shown else None  # (B, H, N, N)
         if A is not None and average_attn_weights:
             A = A.mean(dim=1)
         if not batched:
@@ -107,5 +111,11 @@ class MultiheadAttention(nn.Module):
         """torch's mask (True or -inf: ignore) as ours (True: a real token)."""
         if key_padding_mask is None:
             return None
-        ignore = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == -torch.inf
+        ignore = key_padding_mask
+        if key_padding_mask.dtype != torch.bool:
+            if not key_padding_mask.is_floating_point():
+                raise InputError(f"key_padding_mask is {key_padding_mask.dtype}: it must be bool or floating point")
+            ignore = key_padding_mask <= torch.finfo(key_padding_mask.dtype).min  # -inf, or the lowest number
+            if not torch.compiler.is_compiling() and not (ignore | (key_padding_mask == 0)).all():
+                raise UnsupportedError("key_padding_mask holds other values than 0 and -inf: True or -inf means ignore")
         return ~ignore if batched else ~ignore.unsqueeze(0)

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu, layer_norm
 
-from linnet.attention.base import Core, Positions, RelativePositions, State, positions_of
-from linnet.config import Section
+from linnet.attention.base import Core, Positions, RelativePositions, positions_of
+from linnet.attention.elu import phi as one_plus_elu
+from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops import linear_attention, reference
 from linnet.ops.layout import layout
+from linnet.ops.precision import State, accumulator
 from linnet.ops.rms import rms, srms
 from linnet.registry import ATTENTION
 
 
-class NormOptions(Section):
+class NormOptions(Settings):
     """`phi`: T2 of the paper uses 1+elu, T1 plain elu."""
 
     phi: Literal["1+elu", "elu"] = "1+elu"
@@ -70,16 +72,15 @@ class NormAttention(Core):
         self.xnorm = MergedNorm(options.xnorm, heads * head_dim)
 
     def _features(self, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """phi, then the rotation."""
-        shift = 1 if self.options.phi == "1+elu" else 0
-        phi_q, phi_k = (elu(x) + shift if shift else elu(x) for x in (q, k))
-        return self.positions(phi_q, position), self.positions(phi_k, position)
+        """phi, then the rotation; in float32, since the sums of half precision overflow before the norm."""
+        phi, wide = one_plus_elu if self.options.phi == "1+elu" else elu, accumulator(q.dtype)
+        return self.positions(phi(q.to(wide)), position), self.positions(phi(k.to(wide)), position)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
         phi_q, phi_k = self._features(q, k, positions_of(q, key_mask, segments)[0])
-        return linear_attention(phi_q, phi_k, v, causal, key_mask=key_mask, segments=segments)
+        return linear_attention(phi_q, phi_k, v.to(phi_q.dtype), causal, key_mask=key_mask, segments=segments)
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
@@ -96,12 +97,15 @@ class NormAttention(Core):
         position, length = positions_of(q, key_mask, None, start)
         phi_q, phi_k = self._features(q, k, position)
         before = None if S is None else (S,)
+        v = v.to(phi_q.dtype)
         o, (S,) = linear_attention(phi_q, phi_k, v, key_mask=key_mask, state=before, return_state=True)
         return o, (S, length)
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+    def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
+        return [(B, self.heads, self.head_dim, E), (B,)]
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         S, start = state
         phi_q, phi_k = self._features(q, k, start[:, None])
-        S = torch.addcmul(S, phi_k.mT.to(S.dtype), v.to(S.dtype))  # (B, H, D, E)  M8
-        o = phi_q.to(S.dtype) @ S
-        return self.finish(o.to(v.dtype)), (S, start + 1)
+        S = torch.addcmul(S, phi_k.mT, v.to(S.dtype))  # (B, H, D, E)  M8
+        return phi_q @ S, (S, start + 1)

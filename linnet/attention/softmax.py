@@ -6,15 +6,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from linnet.attention.base import Core, Positions, RelativePositions, State, positions_of
-from linnet.config import Section
+from linnet.attention.base import Core, Positions, RelativePositions, positions_of
+from linnet.config import Settings
 from linnet.ops import reference
 from linnet.ops.block import Rule, dense
 from linnet.ops.layout import layout, visible
+from linnet.ops.precision import State
 from linnet.registry import ATTENTION
 
 
-class SoftmaxOptions(Section):
+class SoftmaxOptions(Settings):
     """`positions` rotates queries and keys; `dropout` drops weights while training."""
 
     positions: Positions = "none"
@@ -45,6 +46,8 @@ class SoftmaxAttention(Core):
         q, k = self.positions(q, where.position), self.positions(k, where.position)
         if where.real is None and where.run is None:
             return dense(q, k, v, None, self._rule(causal))
+        if where.real is not None:  # what stands in a masked token is never read, not even a NaN
+            k, v = (x.masked_fill(~where.real[:, None, :, None], 0) for x in (k, v))
         return dense(q, k, v, visible(where, causal), self._rule(False))
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
@@ -59,7 +62,9 @@ class SoftmaxAttention(Core):
         B, _, N, _ = q.shape
         position, length = positions_of(q, key_mask, None, None if state is None else state[3])
         q, k = self.positions(q, position), self.positions(k, position)
-        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask.bool()
+        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
+        if key_mask is not None:
+            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
         see = torch.ones(N, N, dtype=torch.bool, device=q.device).tril() & real[:, None, None, :]  # (B, 1, N, N)
         if state is not None:
             old_k, old_v, old_real, _ = state
@@ -67,3 +72,6 @@ class SoftmaxAttention(Core):
             k, v = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2)
             real = torch.cat([old_real, real], dim=1)
         return dense(q, k, v, see, self._rule(False)), (k, v, real, length)
+
+    def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
+        return [(B, self.heads, None, self.head_dim), (B, self.heads, None, E), (B, None), (B,)]

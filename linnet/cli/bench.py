@@ -20,9 +20,12 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", help="Draw it: .png, .pdf or .svg; the numbers go to a .json beside it.", metavar="FILE"),
 ]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Threads that a layer uses.", show_default="as torch chooses")
+]
 
 
-def command(what: What, out: Out = None, json: Json = False) -> None:
+def command(what: What, out: Out = None, threads: Threads = None, json: Json = False) -> None:
     """Measure the time and the peak memory of training one layer, as the text gets longer.
 
     The mechanisms take turns and medians are shown; each peak comes from a process of its own. If other programs kept
@@ -31,10 +34,12 @@ def command(what: What, out: Out = None, json: Json = False) -> None:
     \b
     Examples:
       linnet bench layer
-      linnet bench layer --out cost.png --json
+      linnet bench layer --threads 1 --out cost.png
     """
     if what not in KINDS:
         raise unknown("benchmark", what, KINDS)
+
+    import torch
 
     from linnet.analysis.costs import save_cost
     from linnet.analysis.figures import check_target
@@ -43,8 +48,12 @@ def command(what: What, out: Out = None, json: Json = False) -> None:
 
     if out is not None:
         check_target(out)
+    if threads is not None:
+        torch.set_num_threads(threads)
     cost = measure_cost(ATTENTIONS, LENGTHS, 5, Screen(quiet=json))
-    cost["command"] = shlex.join(["linnet", "bench", what, *(["--out", str(out)] if out is not None else [])])
+    options = {"--out": out, "--threads": threads}
+    given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+    cost["command"] = shlex.join(["linnet", "bench", what, *given])
     files = save_cost(cost, out) if out is not None else []
     if json:
         print_json({**cost, "files": [str(file) for file in files]})

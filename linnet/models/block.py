@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from linnet.attention.base import Mixer, State, create_mixer
+from linnet.attention.base import Mixer, create_mixer
 from linnet.models.config import ModelConfig
 from linnet.models.ffn import FFNS
+from linnet.ops.precision import State
 from linnet.ops.rms import rms, srms
 
 BlockState = tuple[State, ...]  # one state for each mechanism of the layer

@@ -15,6 +15,7 @@ from linnet.errors import InputError, unknown
 from linnet.ops import reference
 from linnet.ops.backend import choose
 from linnet.ops.layout import Layout, check_qkv, layout
+from linnet.ops.precision import accumulator, no_autocast
 
 KINDS = ("softmax", "rela")
 
@@ -48,7 +49,9 @@ def block_attention(
     B, _, N = check_qkv(q, k, v)
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
-    if not isinstance(block, int) or block < 1:
+    if not isinstance(causal, bool):
+        raise InputError(f"causal is {causal!r}: it must be True or False")
+    if not isinstance(block, int) or isinstance(block, bool) or block < 1:
         raise InputError(f"block is {block!r}: it must be a whole number of at least 1")
     if choose("block_attention", ("reference", "torch"), backend) == "reference":
         return reference.block_attention(q, k, v, block, kind, causal, key_mask, segments, scale)
@@ -58,7 +61,9 @@ def block_attention(
 
 def attend_layout(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: Rule) -> Tensor:
     """The torch form of `block_attention`, from a layout that is already known; its rule may have dropout."""
-    with torch.autocast(v.device.type, enabled=False):
+    if where.real is not None:  # what stands in a masked token is never read, not even a NaN
+        k, v = (x.masked_fill(~where.real[:, None, :, None], 0) for x in (k, v))
+    with no_autocast(v.device):
         if where.run is not None:
             return attend_blocks(q, k, v, block_ids(where, block), where.real, block, rule)
         if where.real is None:
@@ -75,7 +80,7 @@ def block_ids(where: Layout, block: int) -> Tensor:
 def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: Rule) -> Tensor:
     """Attention of (..., T, D) queries over (..., K, D) keys where `see` (..., T, K) allows; blind rows give zeros."""
     if rule.kind == "rela":
-        wide = torch.promote_types(v.dtype, torch.float32)
+        wide = accumulator(v.dtype)
         A = q.to(wide) @ k.to(wide).mT * rule.scale
         A = A if see is None else torch.where(see, A, 0)
         A = (A.tril() if rule.causal else A).relu()  # M6
@@ -138,6 +143,7 @@ def attend_blocks(
     slice and the one on either side (causal: before).
     """
     N = q.shape[2]
+    block = min(block, N)
     extra = -N % block
     real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
     q, k, v = (F.pad(x, (0, 0, 0, extra)).unflatten(2, (-1, block)) for x in (q, k, v))  # (B, H, n, w, .)
@@ -149,8 +155,8 @@ def attend_blocks(
         """Each slice joined with its neighbors along the token axis `dim + 1`."""
         n = x.shape[dim]
         edge = torch.full_like(x.narrow(dim, 0, 1), fill)
-        ring = torch.cat([edge, x, edge], dim=dim)
-        return torch.cat([ring.narrow(dim, 1 + side, n) for side in sides], dim=dim + 1)
+        row = torch.cat([edge, x, edge], dim=dim)
+        return torch.cat([row.narrow(dim, 1 + side, n) for side in sides], dim=dim + 1)
 
     see = (ids[..., :, None] == beside(ids, 1, -1)[..., None, :]) & beside(real, 1, False)[..., None, :]
     if rule.causal:

@@ -17,10 +17,10 @@ from torch import Tensor
 from linnet.errors import InputError
 from linnet.ops import reference
 from linnet.ops.backend import choose
-from linnet.ops.exponential_chunk import FLOOR, Maybe, chunks, exp_, store, working
-from linnet.ops.layout import check_qkv, layout
+from linnet.ops.exponential_chunk import Maybe, chunks, exp_, store
+from linnet.ops.layout import check_qkv, check_state, layout
+from linnet.ops.precision import FLOOR, State, accumulator, no_autocast, refuse_forward_mode
 
-State = tuple[Tensor, ...]
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -37,20 +37,23 @@ def exp_attention(
 ) -> Any:
     """Linear attention on log features: log_q and log_k (B, H, N, D), v (B, H, N, E) -> (B, H, N, E).
 
-    Features may be -inf. A token that sees no real key gives zeros. A state holds the keys of earlier calls:
-    S (B, H, D, E), z (B, H, D) and m (B, H, D), at least float32; `return_state=True` returns (o, state).
+    Features may be -inf; float32 tells exponents apart up to about 1e5 in size. A token that sees no real key gives
+    zeros. A state holds the keys of earlier calls: S (B, H, D, E), z (B, H, D) and m (B, H, D), at least float32;
+    `return_state=True` returns (o, state).
     """
     B, H, N = check_qkv(log_q, log_k, v)
-    if state is not None:
-        D, E, given = log_q.shape[3], v.shape[3], [tuple(part.shape) for part in state]
-        if given != [(B, H, D, E), (B, H, D), (B, H, D)]:
-            raise InputError(f"state has shapes {given}: it must be {(B, H, D, E)}, {(B, H, D)}, {(B, H, D)}")
+    for name, flag in (("causal", causal), ("return_state", return_state)):
+        if not isinstance(flag, bool):
+            raise InputError(f"{name} is {flag!r}: it must be True or False")
+    D, E = log_q.shape[3], v.shape[3]
+    check_state(state, [(B, H, D, E), (B, H, D), (B, H, D)])
+    refuse_forward_mode(log_q, log_k, v)
     if choose("exp_attention", ("reference", "torch"), backend) == "reference":
         return reference.exp_attention(log_q, log_k, v, causal, key_mask, segments, state, return_state)
     where = layout(B, N, key_mask, segments, v.device)
     real, run = where.real, where.run
-    S, z, m = _empty_state(log_k, v) if state is None else (part.to(working(v)) for part in state)
-    with torch.autocast(v.device.type, enabled=False):
+    S, z, m = _empty_state(log_k, v) if state is None else (part.to(accumulator(v.dtype)) for part in state)
+    with no_autocast(v.device):
         if N == 1:
             o, S, z, m = _step(log_q, log_k, v, real, S, z, m)
         else:
@@ -63,7 +66,7 @@ def exp_attention(
 def _empty_state(k: Tensor, v: Tensor) -> State:
     """The state of no keys."""
     (B, H, _, D), E = k.shape, v.shape[-1]
-    zeros = torch.zeros(B, H, D, E + 2, dtype=working(v), device=v.device)
+    zeros = torch.zeros(B, H, D, E + 2, dtype=accumulator(v.dtype), device=v.device)
     return zeros[..., :E], zeros[..., E], zeros[..., E + 1] + FLOOR
 
 
@@ -141,10 +144,12 @@ def _backward(
     values are (g_t, -h_t): it begins as the gradient of the outgoing state and ends as that of the incoming.
     """
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    with torch.autocast(v.device.type, enabled=False):
+    with no_autocast(v.device):
         (T, top), (U, peak) = _pack(S, z, m), _pack(dS, dz, -m_last)
         parts = chunks(q, v, run, causal)
         less = den.log().masked_fill_(den == 0, torch.inf)  # takes rows that saw no key to -inf
+        for _, c in parts:
+            c.most = 80.0  # e^x / den may exceed 1 where a state that no keys gave has z < 1
         h = torch.empty_like(den)
         for at, c in [] if causal else parts:
             c.load_keys(at, k, v, real)
@@ -175,7 +180,7 @@ def _backward(
                 store(dq, at, c.dq)
             store(dk, at, c.dk)
             store(dv, at, dv_[..., :-1])
-        U.mul_(exp_(_pack(S, z, m)[1] + peak).mT)
+        U.mul_(exp_(_pack(S, z, m)[1] + peak, 80.0).mT)
         return dq, dk, dv, *_unpack(U, S)
 
 
@@ -187,7 +192,7 @@ def _pack(S: Tensor, z: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
 def _unpack(T: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """S and z again."""
     T = T.unflatten(0, like.shape[:2])
-    return T[..., :-1].contiguous(), T[..., -1].contiguous()
+    return T[..., :-1].clone(), T[..., -1].clone()
 
 
 @_forward.register_fake
@@ -215,7 +220,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
 
 def _gradients(ctx: Any, *gradients: Tensor) -> tuple[Maybe, ...]:
     g, dden, _, dS, dz, _ = gradients
-    inputs, outputs = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
+    saved = ctx.saved_tensors  # read once: activation checkpointing gives each tensor one time
+    inputs, outputs = saved[:8], saved[8:]
     dq, dk, dv, dS, dz = _backward(g, dden, dS, dz, *inputs, ctx.causal, *outputs)
     return dq, dk, dv, None, None, dS, dz, None, None
 

@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linnet.ops.precision import FLOOR, accumulator
+
 Maybe = Tensor | None
 
 CHUNK = 64  # tokens between two states
 LEAF = 4  # tokens whose pairs are taken one by one
-FLOOR = -1e30  # the largest of no keys: e^{-inf - FLOOR} is 0, where e^{-inf + inf} would be NaN
 
 
 def chunks(q: Tensor, v: Tensor, run: Maybe, causal: bool) -> "list[tuple[int, Chunk]]":
@@ -58,9 +59,10 @@ class Chunk:
     def __init__(self, C: int, q: Tensor, v: Tensor, run: Maybe, causal: bool) -> None:
         (self.B, self.H, _, D), E = q.shape, v.shape[-1]
         self.L = min(LEAF, C)
+        self.most = 0.0  # the largest exponent there is, whatever rounding says
 
         def new(width: int) -> Tensor:
-            return torch.empty(self.B * self.H, C, width, dtype=working(v), device=v.device)
+            return torch.empty(self.B * self.H, C, width, dtype=accumulator(v.dtype), device=v.device)
 
         self.q, self.k, self.high, self.W, self.dq, self.dk = (new(D) for _ in range(6))
         self.g, self.v, self.A = new(E + 1), new(E + 1).fill_(1), new(C).zero_()
@@ -114,7 +116,7 @@ class Chunk:
 
     def read(self, top: Tensor, x: Tensor, run: Maybe) -> Tensor:
         """The weights e^{x + top} with which the tokens of run `run` read a state."""
-        return exp_(_hide_(torch.add(x, top, out=self.W), self.here, run))
+        return exp_(_hide_(torch.add(x, top, out=self.W), self.here, run), self.most)
 
     def absorb(
         self, T: Tensor, top: Tensor, x: Tensor, values: Tensor, old: Maybe = None, new: Maybe = None
@@ -140,7 +142,7 @@ class Chunk:
             torch.add(x.q, x.top, out=x.W[1])
             if x.run is not None:
                 _hide_(self.W.unflatten(1, (-1, 2, x.h)), x.run, x.run[:, :, :1, -1:])
-            exp_(self.W)
+            exp_(self.W, self.most)
             K, Q = x.KQ
             x.A.copy_(torch.bmm(Q, K.mT).view(x.A.shape))
             if dA is not None:
@@ -148,7 +150,7 @@ class Chunk:
                 dk.addcmul_(x.W[0], torch.bmm(X.mT, Q).view(dk.shape))
                 dq.addcmul_(x.W[1], torch.bmm(X, K).view(dq.shape))
         for d, y in enumerate(self.leaves):
-            exp_(_hide_(torch.add(y.q, y.k, out=y.P), *y.run))
+            exp_(_hide_(torch.add(y.q, y.k, out=y.P), *y.run), self.most)
             y.A.copy_(y.P.sum(-1))
             if dA is not None:
                 y.P.mul_(_diagonal(dA, self.L, d).unsqueeze(-1))
@@ -157,21 +159,16 @@ class Chunk:
         return self.A
 
 
-def working(x: Tensor) -> torch.dtype:
-    """The type of states and sums."""
-    return torch.promote_types(x.dtype, torch.float32)
-
-
 def store(x: Tensor, at: int, part: Tensor) -> None:
     """Writes a chunk (G, C, ...) into x (B, H, N, ...)."""
     to = x[:, :, at : at + part.shape[1]]
     to.copy_(part.unflatten(0, x.shape[:2])[:, :, : to.shape[2]])
 
 
-def exp_(x: Tensor) -> Tensor:
-    """e^x in place, x <= 0; what cannot count beside 1 is 0: denormal numbers are a hundred times slower."""
+def exp_(x: Tensor, most: float = 0.0) -> Tensor:
+    """e^x in place, x <= most; what cannot count beside 1 is 0: denormal numbers are a hundred times slower."""
     least = -40.0 if x.dtype == torch.float32 else -320.0
-    return F.threshold(x.clamp_(min=least - 1).exp_(), math.exp(least), 0.0, inplace=True)
+    return F.threshold(x.clamp_(min=least - 1, max=most).exp_(), math.exp(least), 0.0, inplace=True)
 
 
 def _hide(x: Tensor, a: Maybe, b: Maybe) -> Tensor:

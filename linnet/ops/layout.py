@@ -5,6 +5,7 @@ left padding, right padding and packing all equal the plain run; a masked token 
 Masked tokens before the first and after the last real token belong to the runs of those two tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,13 +29,13 @@ def layout(B: int, N: int, key_mask: Tensor | None, segments: Tensor | None, dev
     index = torch.arange(N, device=device)
     if key_mask is None and segments is None:
         return Layout(None, None, index, N)
-    real = None if key_mask is None else _checked("key_mask", key_mask, B, N).to(device=device).bool()
+    real = None if key_mask is None else check_mask(key_mask, B, N).to(device)
     seen = torch.ones(B, N, dtype=torch.bool, device=device) if real is None else real
     last = torch.where(seen, index, -1).amax(dim=1, keepdim=True)  # (B, 1); -1: nothing is real
     if segments is None:
         run = torch.zeros(B, N, dtype=torch.int64, device=device)
     else:
-        ids = _checked("segments", segments, B, N).to(device=device)
+        ids = _checked("segments", segments, B, N).to(device)
         change = torch.zeros(B, N, dtype=torch.int64, device=device)
         change[:, 1:] = (ids[:, 1:] != ids[:, :-1]).to(torch.int64)
         run = change.cumsum(dim=1)
@@ -48,8 +49,20 @@ def layout(B: int, N: int, key_mask: Tensor | None, segments: Tensor | None, dev
     return Layout(real, None if segments is None else run, position, length)
 
 
+def check_mask(key_mask: Tensor, B: int, N: int) -> Tensor:
+    """A key mask as bool; other numbers than 0 and 1, such as an additive mask, are refused."""
+    mask = _checked("key_mask", key_mask, B, N)
+    if mask.dtype == torch.bool:
+        return mask
+    if not torch.compiler.is_compiling() and not ((mask == 0) | (mask == 1)).all():
+        raise InputError("key_mask holds other values than 0 and 1: 1 (or True) marks a real token")
+    return mask == 1
+
+
 def _checked(name: str, x: Tensor, B: int, N: int) -> Tensor:
     """`x` if it is (B, N) and of a fitting type, else the one-line error."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"{name} is a {type(x).__name__}: it must be a tensor (batch, tokens)")
     if tuple(x.shape) != (B, N):
         raise InputError(f"{name} has shape {tuple(x.shape)}: it must be (batch, tokens) = ({B}, {N})")
     if name == "segments" and (x.is_floating_point() or x.is_complex()):
@@ -76,8 +89,27 @@ def visible(where: Layout, causal: bool) -> Tensor:
     return see
 
 
+def check_state(state: object, shapes: Sequence[tuple[int | None, ...]]) -> None:
+    """A one-line error unless `state` is None or a tuple of tensors of these shapes, None being any size."""
+    if state is None:
+        return
+    wanted = ", ".join(str(tuple("*" if n is None else n for n in shape)).replace("'", "") for shape in shapes)
+    if not isinstance(state, tuple) or not all(isinstance(part, Tensor) for part in state):
+        raise InputError(f"state is not a tuple of tensors: it must hold the shapes {wanted}")
+    fits = len(state) == len(shapes) and all(
+        part.dim() == len(shape) and all(n in (None, m) for n, m in zip(shape, part.shape, strict=True))
+        for part, shape in zip(state, shapes, strict=True)
+    )
+    if not fits:
+        given = ", ".join(str(tuple(part.shape)) for part in state) or "nothing"
+        raise InputError(f"state holds {given}: it must hold the shapes {wanted}")
+
+
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:
     """(B, H, N) of three tensors that fit together, else a one-line error."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise InputError(f"{name} is a {type(x).__name__}: it must be a tensor (batch, heads, tokens, width)")
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.dim() == k.dim() == v.dim() == 4:
         raise InputError(f"{shapes}: each must have four axes (batch, heads, tokens, width)")
@@ -89,7 +121,9 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:
         raise InputError(f"{shapes}: no axis may be empty")
     if not q.dtype == k.dtype == v.dtype:
         raise InputError(f"q is {q.dtype}, k {k.dtype}, v {v.dtype}: all three must have one type")
-    if not q.is_floating_point():
-        raise InputError(f"q, k and v are {q.dtype}: they must be floating point")
+    if q.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        raise InputError(f"q, k and v are {q.dtype}: they must be float64, float32, bfloat16 or float16")
+    if not q.device == k.device == v.device:
+        raise InputError(f"q is on {q.device}, k on {k.device}, v on {v.device}: all three must be on one device")
     B, H, N, _ = q.shape
     return B, H, N

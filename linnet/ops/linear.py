@@ -13,11 +13,10 @@ from torch import Tensor
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import reference
 from linnet.ops.backend import choose
-from linnet.ops.layout import check_qkv, clock, layout
+from linnet.ops.layout import check_qkv, check_state, clock, layout
+from linnet.ops.precision import EPS, FLOOR, State, accumulator, no_autocast, refuse_forward_mode
 
-State = tuple[Tensor, ...]
 CHUNK = 64
-EPS = 1e-6  # a normalizer is at least this
 
 
 def linear_attention(
@@ -35,72 +34,75 @@ def linear_attention(
 ) -> Any:
     """Linear attention of features phi_q, phi_k (B,H,N,D) over values v (B,H,N,E) -> (B,H,N,E).
 
-    `normalize` divides by sum_s phi_q_t . phi_k_s. `log_decay` (H,) weighs a key that lies n tokens back by
-    exp(n * log_decay). A state is (S,), or (S, z) where normalized: S (B,H,D,E), z (B,H,D), float32 or wider;
-    the result is o, or (o, state) with `return_state`. Half precision accumulates in float32.
+    `normalize` divides by sum_s phi_q_t . phi_k_s, or by 1e-6 where that is less. `log_decay` (H,) weighs a key that
+    lies n tokens back by exp(n * log_decay). A state is (S,), or (S, z) where normalized: S (B,H,D,E), z (B,H,D),
+    float32 or wider; the result is o, or (o, state) with `return_state`. Half precision accumulates in float32.
     """
     B, _, N = check_qkv(phi_q, phi_k, v)
-    _check_extras(phi_q, v, causal, normalize, log_decay, state)
+    _check_extras(phi_q, v, causal, normalize, segments, log_decay, state, return_state)
     if choose("linear_attention", ("reference", "torch"), backend) == "reference":
         return reference.linear_attention(
             phi_q, phi_k, v, causal, normalize, key_mask, segments, log_decay, state, return_state
         )
     where = layout(B, N, key_mask, segments, v.device)
-    with torch.autocast(v.device.type, enabled=False):
+    dtype, wide = v.dtype, accumulator(v.dtype)
+    if not causal or (log_decay is not None and log_decay.requires_grad):  # sums that half precision would spoil
+        phi_q, phi_k, v = phi_q.to(wide), phi_k.to(wide), v.to(wide)
+    with no_autocast(v.device):
         if causal:
             time = None if log_decay is None else clock(where, B)
-            S0, z0 = state if state is not None and normalize else (state[0] if state else None, None)
-            o, _, S, z = _causal(
-                phi_q, phi_k, v, where.real, where.run, time, log_decay, S0, z0, normalize, False
-            )
+            rate = None if log_decay is None else log_decay.clamp(min=FLOOR)  # -inf forgets all: 0 * -inf is NaN
+            S0, z0 = (*state, None)[:2] if state is not None else (None, None)
+            o, _, S, z = _causal(phi_q, phi_k, v, where.real, where.run, time, rate, S0, z0, normalize, False)
             kept: State = (S, z) if normalize else (S,)
         elif where.run is None:
             o, kept = _bidirectional(phi_q, phi_k, v, where.real, normalize, state)
         else:
             o, kept = _packed(phi_q, phi_k, v, where.real, where.run, normalize), ()
-    if return_state and not kept:
-        raise UnsupportedError("return_state with segments needs causal=True")
-    return (o, kept) if return_state else o
+    return (o.to(dtype), kept) if return_state else o.to(dtype)
 
 
 def _check_extras(
-    q: Tensor, v: Tensor, causal: bool, normalize: bool, log_decay: Tensor | None, state: State | None
+    q: Tensor,
+    v: Tensor,
+    causal: bool,
+    normalize: bool,
+    segments: Tensor | None,
+    log_decay: Tensor | None,
+    state: State | None,
+    return_state: bool,
 ) -> None:
-    """One-line errors for a decay or a state that does not fit."""
+    """One-line errors for flags, a decay or a state that do not fit."""
     B, H, _, D = q.shape
+    for name, flag in (("causal", causal), ("normalize", normalize), ("return_state", return_state)):
+        if not isinstance(flag, bool):
+            raise InputError(f"{name} is {flag!r}: it must be True or False")
+    refuse_forward_mode(q, v, log_decay)
     if log_decay is not None:
         if not causal:
             raise UnsupportedError("log_decay needs causal=True")
-        if tuple(log_decay.shape) != (H,):
-            raise InputError(f"log_decay has shape {tuple(log_decay.shape)}: it must be (heads,) = ({H},)")
-    if state is not None:
-        shapes = [(B, H, D, v.shape[3]), (B, H, D)][: 1 + normalize]
-        if [tuple(part.shape) for part in state] != shapes:
-            given = ", ".join(str(tuple(part.shape)) for part in state)
-            raise InputError(f"state has shapes {given}: it must be {', '.join(map(str, shapes))}")
-
-
-def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The type of states and sums: at least float32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+        if not isinstance(log_decay, Tensor) or tuple(log_decay.shape) != (H,):
+            shape = tuple(log_decay.shape) if isinstance(log_decay, Tensor) else type(log_decay).__name__
+            raise InputError(f"log_decay has shape {shape}: it must be a tensor (heads,) = ({H},)")
+    if segments is not None and not causal and (state is not None or return_state):
+        raise UnsupportedError("a state together with segments needs causal=True")
+    check_state(state, [(B, H, D, v.shape[3]), (B, H, D)][: 1 + normalize])
 
 
 def _bidirectional(
     q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, normalize: bool, state: State | None
 ) -> tuple[Tensor, State]:
     """Every query sees every real key: two matrix products."""
-    dtype, wide = v.dtype, accumulator(v.dtype)
-    q, k, v = q.to(wide), k.to(wide), v.to(wide)
     if real is not None:
         k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
     S = k.mT @ v  # (B, H, D, E)
-    S = S if state is None else S + state[0].to(wide)
+    S = S if state is None else S + state[0].to(S.dtype)
     if not normalize:
-        return (q @ S).to(dtype), (S,)  # M1
+        return q @ S, (S,)  # M1
     z = k.sum(dim=2)  # (B, H, D)
-    z = z if state is None else z + state[1].to(wide)
+    z = z if state is None else z + state[1].to(z.dtype)
     den = (q @ z[..., None]).clamp(min=EPS)  # (B, H, N, 1)
-    return (q @ S / den).to(dtype), (S, z)
+    return q @ S / den, (S, z)
 
 
 def _packed(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, run: Tensor, normalize: bool) -> Tensor:
@@ -210,7 +212,7 @@ def _causal(
     o = torch.empty_like(v)
     den = torch.empty(B, H, N if normalize else 0, dtype=dtype, device=v.device)
     S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
-    with torch.autocast(v.device.type, enabled=False):
+    with no_autocast(v.device):
         for chunk in _walk(q, real, run, time, log_decay, strict):
             a, b, w = _take(q, chunk, dtype), _take(k, chunk, dtype, True), _take(v, chunk, dtype, True)
             A = _triangle(torch.bmm(a, b.mT), chunk, strict)
@@ -265,7 +267,7 @@ def _causal_backward(
         gd = -(g * _take(o, chunk, dtype)).sum(dim=2, keepdim=True) / d
         return g / d, gd * (d > EPS)
 
-    with torch.autocast(v.device.type, enabled=False):
+    with no_autocast(v.device):
         S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
         chunks = list(_walk(q, real, run, time, log_decay, strict))
         for chunk in chunks:
@@ -326,10 +328,11 @@ def _backward(ctx, go, gden, gS, gz):  # type: ignore[no-untyped-def]
     dq, dk, dv, dS, dz = _causal_backward(go, gS, gz, q, k, v, v if o is None else o, den, *rest)
     drate = None
     if ctx.needs_input_grad[6]:  # M9: sum_t p_t (q.dq - k.dk); the incoming state stands at -1, the outgoing at the end
-        drate = ((q * dq - k * dk).sum(dim=3) * time[:, None]).sum(dim=(0, 2))
+        drate = ((q * dq - k * dk).sum(dim=3, dtype=torch.float64) * time[:, None]).sum(dim=(0, 2))
         for x0, dx0, x1, gx1 in ((S0, dS, S, gS), (z0, dz, z, gz)):
             drate = drate if x0 is None else drate + (x0 * dx0).flatten(2).sum(dim=(0, 2))
             drate = drate if gx1 is None else drate + ((x1 * gx1).flatten(2).sum(dim=2) * time[:, -1:]).sum(dim=0)
+        drate = drate.to(log_decay.dtype)
     dS, dz = (None if S0 is None else dS), (None if z0 is None else dz)
     return dq, dk, dv, None, None, None, drate, dS, dz, None, None
 

@@ -6,6 +6,8 @@ LRPE is not in the text of TransNormer (arXiv 2210.10340), yet the published par
 import torch
 from torch import Tensor
 
+from linnet.ops.precision import accumulator
+
 
 def rotary_angles(D: int, device: torch.device | None = None) -> Tensor:
     """theta_i = 10000^(-2i/D) for the D/2 pairs of a head."""
@@ -14,7 +16,7 @@ def rotary_angles(D: int, device: torch.device | None = None) -> Tensor:
 
 def rotate(x: Tensor, theta: Tensor, position: Tensor) -> Tensor:
     """Turn adjacent pairs of x (B,H,N,D) by position * theta; position is (N,) or (B,N)."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    wide = x.to(accumulator(x.dtype))
     # In float32 the angle of token 65,536 would be off by 0.004 radians.
     angle = position[..., None].double() * theta.double()  # (N, D/2) or (B, N, D/2)
     turn = torch.polar(torch.ones_like(angle), angle)  # e^(i t theta)

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from linnet.ops.layout import Layout, check_qkv, clock, layout, visible
-
-State = tuple[Tensor, ...]
+from linnet.ops.precision import EPS, FLOOR, State, accumulator
 
 
 def linear_weights(
@@ -18,7 +17,7 @@ def linear_weights(
     if log_decay is not None:
         p = where.position.expand(phi_q.shape[0], -1).to(A.dtype)  # (B, N)
         gap = (p[:, None, :, None] - p[:, None, None, :]).clamp(min=0)
-        A = A * torch.exp(log_decay.to(A.dtype)[:, None, None] * gap)
+        A = A * torch.exp(log_decay.to(A.dtype).clamp(min=FLOOR)[:, None, None] * gap)
     return torch.where(visible(where, causal), A, 0)
 
 
@@ -37,13 +36,16 @@ def linear_attention(
 ) -> Any:
     """o_t = sum_s A_ts v_s, divided by sum_s A_ts where `normalize`."""
     B, H, N = check_qkv(phi_q, phi_k, v)
+    dtype = v.dtype
+    phi_q, phi_k, v = (x.to(accumulator(dtype)) for x in (phi_q, phi_k, v))
     where = layout(B, N, key_mask, segments, v.device)
     A = linear_weights(phi_q, phi_k, where, causal, log_decay)
     o = A @ v  # M1
     z = A.sum(dim=-1, keepdim=True)
     p = clock(where, B).to(A.dtype)  # (B, N)
     last = p[:, -1]
-    rate = torch.zeros(H, dtype=A.dtype, device=v.device) if log_decay is None else log_decay.to(A.dtype)
+    rate = torch.zeros(H, device=v.device) if log_decay is None else log_decay.clamp(min=FLOOR)
+    rate = rate.to(A.dtype)
     run = torch.zeros(B, N, dtype=torch.int64, device=v.device) if where.run is None else where.run
     if state is not None:  # the state stands at position -1 of the first run
         first = (run == run[:, :1])[:, None, :, None]
@@ -51,7 +53,7 @@ def linear_attention(
         o = o + read @ state[0].to(A.dtype)
         if normalize:
             z = z + read @ state[1].to(A.dtype)[..., None]
-    o = o / z.clamp(min=1e-6) if normalize else o
+    o = (o / z.clamp(min=EPS) if normalize else o).to(dtype)
     if not return_state:
         return o
     real = torch.ones(B, N, dtype=torch.bool, device=v.device) if where.real is None else where.real
@@ -96,7 +98,8 @@ def block_attention(
     """Softmax or ReLA attention inside non-overlapping blocks."""
     B, _, N = check_qkv(q, k, v)
     where = layout(B, N, key_mask, segments, v.device)
-    return block_weights(q, k, where, block, kind, causal, scale) @ v
+    wide = accumulator(v.dtype)
+    return (block_weights(q.to(wide), k.to(wide), where, block, kind, causal, scale) @ v.to(wide)).to(v.dtype)
 
 
 def exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -109,7 +112,7 @@ def exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None =
     ]
     r = torch.stack([x.detach().amax(dim=-1) for x in exponents]).amax(dim=0)
     r = r if floor is None else torch.maximum(r, floor.detach())
-    r = r.clamp(min=-1e30)[..., None]  # a row that sees nothing has no exponent
+    r = r.clamp(min=FLOOR)[..., None]  # a row that sees nothing has no exponent
     return torch.stack([torch.exp(x - r) for x in exponents]).sum(dim=0), r  # M11
 
 
@@ -136,22 +139,24 @@ def exp_attention(
     A state (S, z, m) stands for past keys: S_c = sum_s e^(k_sc - m_c) v_s, z_c the same without v, m_c the largest key.
     """
     B, H, N = check_qkv(log_q, log_k, v)
+    dtype = v.dtype
+    log_q, log_k, v = (x.to(accumulator(dtype)) for x in (log_q, log_k, v))
     where = layout(B, N, key_mask, segments, v.device)
     run = torch.zeros(B, N, dtype=torch.int64, device=v.device) if where.run is None else where.run
     if state is None:
         empty = v.new_zeros(B, H, log_q.shape[3])
-        state = empty[..., None] * v[:, :, :1], empty, empty - 1e30
+        state = empty[..., None] * v[:, :, :1], empty, empty + FLOOR
     S, z, m = state
     past = torch.where((run == run[:, :1])[:, None, :, None], log_q + m[:, :, None], -torch.inf)  # (B, H, N, D)
     A, r = exp_scores(log_q, log_k, visible(where, causal), past.amax(dim=-1))
     W = torch.exp(past - r)  # the weight of the state's channels
     total = A.sum(dim=-1, keepdim=True) + W @ z[..., None]
-    o = (A @ v + W @ S) / total.masked_fill(total == 0, 1)  # M11
+    o = ((A @ v + W @ S) / total.masked_fill(total == 0, 1)).to(dtype)  # M11
     if not return_state:
         return o
     ends = run == run[:, -1:] if where.real is None else (run == run[:, -1:]) & where.real
     k = torch.where(ends[:, None, :, None], log_k, -torch.inf)
     m = torch.where((run[:, :1] == run[:, -1:])[..., None], m, -torch.inf)
-    top = torch.maximum(m, k.amax(dim=2)).clamp(min=-1e30).detach()
+    top = torch.maximum(m, k.amax(dim=2)).clamp(min=FLOOR).detach()
     keys, old = torch.exp(k - top[:, :, None]), torch.exp(m - top)  # (B, H, N, D), (B, H, D)
     return o, (keys.mT @ v + old[..., None] * S, keys.sum(dim=2) + old * z, top)  # M12

@@ -9,10 +9,12 @@ import math
 import torch
 from torch import Tensor
 
+from linnet.ops.precision import accumulator
+
 
 def srms(x: Tensor, dim: int | tuple[int, ...] = -1, eps: float = 1e-8) -> Tensor:
     """x / (rms(x) + eps) over `dim`, computed in at least float32; the gradient at the zero vector is finite."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    wide = x.to(accumulator(x.dtype))
     dims = (dim,) if isinstance(dim, int) else dim
     width = math.prod([x.shape[d] for d in dims])
     # vector_norm has the subgradient 0 at 0, where the gradient of sqrt(mean(x^2)) is 0/0.
@@ -22,5 +24,5 @@ def srms(x: Tensor, dim: int | tuple[int, ...] = -1, eps: float = 1e-8) -> Tenso
 
 def rms(x: Tensor, gain: Tensor, eps: float = 1e-6) -> Tensor:
     """gain * x / sqrt(mean(x^2) + eps) over the last axis, computed in at least float32."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    return (wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)).to(x.dtype) * gain
+    wide = x.to(accumulator(x.dtype))
+    return (wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps) * gain).to(x.dtype)

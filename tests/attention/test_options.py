@@ -63,7 +63,7 @@ def test_dropout_drops_weights_only_while_training() -> None:
         ("diag", {"block": "x"}, "diag.block is 'x'"),
         ("elu", {"phi": "elu"}, "elu has no options"),
         ("norm", {"width": 30}, "heads must divide width"),
-        ("norm", {"heads": 0}, "heads must divide width"),
+        ("norm", {"heads": 0}, "heads is 0"),
         ("norm", {"causal": None}, "causal is None"),
         ("norm", {"width": 12, "heads": 4}, "even head width"),
     ],

@@ -78,10 +78,10 @@ def test_bench_layer_prints_and_draws(run, tmp_path, monkeypatch):
     monkeypatch.setattr("linnet.bench.layer.LENGTHS", (16, 32))
     monkeypatch.setattr(bench, "ATTENTIONS", ("softmax", "norm"))
     picture, numbers = tmp_path / "c.png", tmp_path / "c.json"
-    code, out, err = run("bench", "layer", "--out", picture, "--json")
+    code, out, err = run("bench", "layer", "--out", picture, "--threads", 1, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out) == {**json.loads(numbers.read_text()), "files": [str(picture), str(numbers)]}
-    assert json.loads(out)["command"] == f"linnet bench layer --out {picture}"
+    assert json.loads(out)["command"] == f"linnet bench layer --out {picture} --threads 1"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

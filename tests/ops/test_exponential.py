@@ -229,7 +229,7 @@ def test_peak_memory_is_near_the_floor() -> None:
         ({"v": torch.zeros(2, 3, 8, 4, dtype=torch.float64)}, "one type"),
         ({"key_mask": torch.ones(2, 7)}, "key_mask has shape (2, 7)"),
         ({"segments": torch.ones(2, 8)}, "integers"),
-        ({"state": (torch.zeros(2, 3, 4, 5), torch.zeros(2, 3, 4))}, "state has shapes"),
+        ({"state": (torch.zeros(2, 3, 4, 5), torch.zeros(2, 3, 4))}, "state holds"),
         ({"backend": "torhc"}, "did you mean 'torch'"),
     ],
 )

@@ -148,7 +148,7 @@ def test_peak_memory_is_near_the_floor() -> None:
         ({"segments": torch.ones(2, 9, dtype=torch.long)}, "segments has shape (2, 9)"),
         ({"segments": torch.ones(2, 8)}, "integers"),
         ({"log_decay": torch.zeros(4)}, "log_decay has shape (4,)"),
-        ({"state": (torch.zeros(2, 3, 4, 4),)}, "state has shapes"),
+        ({"state": (torch.zeros(2, 3, 4, 4),)}, "state holds"),
         ({"backend": "torhc"}, "did you mean 'torch'"),
     ],
 )
