@@ -5,17 +5,18 @@ o_t = phi(q_t)^T S_t / max(phi(q_t)^T z_t, 1e-6), phi = 1 + elu, S_t = sum_s phi
 
 import torch
 from torch import Tensor
+from torch.nn.functional import elu
 
 from linnet.attention.base import Core
 from linnet.ops import linear_attention, reference
 from linnet.ops.layout import layout
-from linnet.ops.precision import EPS, State
+from linnet.ops.precision import EPS, State, accumulator
 from linnet.registry import ATTENTION
 
 
 def phi(x: Tensor) -> Tensor:
-    """1 + elu(x): x + 1 or e^x. Computed as elu(x) + 1 it would cancel to 0 at -7 in bfloat16, at -17 in float32."""
-    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+    """1 + elu(x), which is positive; the sum is taken in float32, where half precision would cancel to 0 at -7."""
+    return (elu(x.to(accumulator(x.dtype))) + 1).to(x.dtype)
 
 
 @ATTENTION.add("elu")
