@@ -13,7 +13,7 @@ from linnet.models.config import ModelConfig
 from linnet.models.generate import Generation
 from linnet.models.outputs import OUTPUTS
 from linnet.ops.layout import layout
-from linnet.ops.positions import sinusoidal
+from linnet.ops.positions import learned, sinusoidal
 from linnet.registry import ATTENTION
 
 FIRST_POSITION = 2  # fairseq counts from the padding id + 1; the published parameter counts contain the two unused rows
@@ -38,8 +38,8 @@ class Model(Generation):
             parse_section(ATTENTION[name].Options, options, f"model.options.{name}")
         M = config.width
         self.embedding = nn.Embedding(config.vocab_size, M)
-        learned = config.positions == "learned"
-        self.positions = nn.Embedding(config.max_length + FIRST_POSITION, M) if learned else None
+        table = config.positions == "learned"
+        self.positions = nn.Embedding(config.max_length + FIRST_POSITION, M) if table else None
         self.embedding_norm = nn.LayerNorm(M) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore[assignment]
@@ -134,8 +134,7 @@ class Model(Generation):
     def _place(self, x: Tensor, position: Tensor) -> Tensor:
         """x (B,N,M) at `position` (N,) or (B,N): the signal of the position added, then norm and dropout."""
         if self.positions is not None:
-            self._check_positions(position)
-            x = x + self.positions(position + FIRST_POSITION)
+            x = x + learned(position, self.positions.weight, FIRST_POSITION)
         elif self.config.positions == "sinusoidal":
             x = x + sinusoidal(position + FIRST_POSITION, self.config.width).to(x.dtype)
         return self.dropout(self.embedding_norm(x))
@@ -151,12 +150,3 @@ class Model(Generation):
             for worst in (int(ids.min()), int(ids.max())):
                 if not 0 <= worst < self.config.vocab_size:
                     raise InputError(f"ids contains {worst}: an id is at least 0 and below {self.config.vocab_size}")
-
-    def _check_positions(self, position: Tensor) -> None:
-        """The one-line error for a sequence that is longer than the learned positions."""
-        limit = self.config.max_length
-        fits = position.dim() == 1 and len(position) <= limit  # known without asking the device
-        if not fits and position.device.type != "meta" and not torch.compiler.is_compiling():
-            longest = int(position.max()) + 1
-            if longest > limit:
-                raise InputError(f"a sequence has {longest} tokens: this model has {limit} learned positions")

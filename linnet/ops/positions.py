@@ -1,4 +1,4 @@
-"""Position encodings: rotary, its LRPE form (a Householder reflection first), and sinusoidal tables.
+"""Position encodings: rotary, its LRPE form (a Householder reflection first), sinusoidal and learned tables.
 
 LRPE is not in the text of TransNormer (arXiv 2210.10340), yet the published parameter counts contain its angles.
 """
@@ -6,6 +6,7 @@ LRPE is not in the text of TransNormer (arXiv 2210.10340), yet the published par
 import torch
 from torch import Tensor
 
+from linnet.errors import InputError
 from linnet.ops.precision import accumulator
 
 
@@ -38,6 +39,17 @@ def reflect(x: Tensor, u: Tensor) -> Tensor:
     """The Householder reflection x - 2 (x.u) u, with u a unit vector of D entries."""
     u = u.to(x.dtype)
     return x - (x @ (2 * u))[..., None] * u  # M4
+
+
+def learned(position: Tensor, table: Tensor, first: int = 0) -> Tensor:
+    """Rows of a learned table (L, M) for `position` (...,), position 0 being row `first`: (..., M)."""
+    limit = table.shape[0] - first
+    fits = position.dim() == 1 and len(position) <= limit  # known without asking the device
+    if not fits and position.device.type != "meta" and not torch.compiler.is_compiling():
+        longest = int(position.max()) + 1
+        if longest > limit:
+            raise InputError(f"a sequence has {longest} tokens: this model has {limit} learned positions")
+    return torch.nn.functional.embedding(position + first, table)
 
 
 def sinusoidal(position: Tensor, M: int) -> Tensor:

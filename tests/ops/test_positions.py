@@ -2,9 +2,11 @@
 
 import math
 
+import pytest
 import torch
 
-from linnet.ops.positions import reflect, rotary_angles, rotate, sinusoidal
+from linnet.errors import InputError
+from linnet.ops.positions import learned, reflect, rotary_angles, rotate, sinusoidal
 
 
 def test_rotation_is_its_formula() -> None:
@@ -57,3 +59,11 @@ def test_sinusoidal_is_a_sine_half_and_a_cosine_half() -> None:
     assert torch.allclose(table[:, 0], torch.arange(4.0).sin()) and torch.allclose(table[:, 3], torch.arange(4.0).cos())
     assert torch.allclose(table[:, 2], (torch.arange(4.0) / 10000).sin())
     assert sinusoidal(torch.arange(2), 5)[:, 4].tolist() == [0, 0]
+
+
+def test_learned_positions_are_rows_of_a_table() -> None:
+    table = torch.randn(6, 3)
+    assert torch.equal(learned(torch.arange(4), table, first=2), table[2:])
+    assert torch.equal(learned(torch.tensor([[0, 0, 1]]), table, first=2), table[[2, 2, 3]][None])
+    with pytest.raises(InputError, match="5 tokens: this model has 4"):
+        learned(torch.arange(5), table, first=2)
