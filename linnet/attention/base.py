@@ -32,7 +32,7 @@ class Core(nn.Module):
     recurrent: ClassVar[bool] = True  # prefill and step exist where causal
     packed: ClassVar[bool] = True  # segments are supported
     any_length: ClassVar[bool] = True
-    qkv_gain: ClassVar[float] = 1.0  # of the Xavier initialization of the query, key and value projections
+    qkv_gain: ClassVar[float] = 2**-0.5  # of the Xavier initialization of the query, key and value projections
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: Settings) -> None:
         super().__init__()

@@ -36,6 +36,7 @@ class DiagAttention(Core):
     what = "softmax or ReLA inside non-overlapping blocks"
     paper = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
     cost = "N w D"
+    qkv_gain = 1.0  # as in the released code, where all other attentions have 1/sqrt(2)
     Options = DiagOptions
     options: DiagOptions
 

@@ -62,7 +62,6 @@ class NormAttention(Core):
     what = "linear attention without a denominator, then a norm over the merged width"
     paper = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
     cost = "N D^2"
-    qkv_gain = 2**-0.5
     Options = NormOptions
     options: NormOptions
 

@@ -42,13 +42,18 @@ def command(
     planned = len(list(trials(study, scale)))
     runs = out or Path("runs") / f"{name}-{scale}"
     folder = results or runs / "results"
-    whole = True if render else run_study(name, scale, runs, folder, Screen(quiet=json))
-    records = read_results(folder)
-    page, picture = draw(folder, f"{study.title} ({scale} scale)")
+    signal = 0 if render else run_study(name, scale, runs, folder, Screen(quiet=json))
+    done, page, picture = len(list(folder.glob("*.json"))), None, None
+    if done or render:
+        records = read_results(folder)
+        page, picture = draw(folder, f"{study.title} ({scale} scale)")
+        if not json:
+            print(to_markdown(records))
+            print(f"{page} and {picture}")
     if json:
-        print_json({"done": len(records), "planned": planned, "page": str(page), "figure": str(picture)})
-        return
-    print(to_markdown(records))
-    print(f"{len(records)} of {planned} runs; table: {page}; figure: {picture}")
-    if not whole:
-        print("not finished: the same command goes on")
+        files = {"page": page and str(page), "figure": picture and str(picture)}
+        print_json({"done": done, "planned": planned, "signal": signal, **files})
+    else:
+        print(f"{done} of {planned} runs are done" + ("" if done == planned else ": the same command goes on"))
+    if signal:
+        raise typer.Exit(128 + signal)

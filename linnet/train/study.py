@@ -116,12 +116,11 @@ def trials(study: Study, scale: str) -> Iterator[Trial]:
                 yield Trial(row, seed, load_recipe(study.recipes[scale], (preset, *sets, f"seed={seed}")))
 
 
-def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -> bool:
-    """Do what is missing of a study; True if nothing is missing at the end.
+def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -> int:
+    """Do what is missing of a study; returns the signal that stopped it, 0 if none did.
 
     A run that was stopped goes on; one that another process works on is left to it, so two processes share the work.
     """
-    whole = True
     for trial in trials(find_study(name), scale):
         place = results / f"{trial.name}.json"
         if place.exists():
@@ -132,13 +131,12 @@ def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -
             begun = (folder / "config.toml").exists()
             outcome = resume_run(folder, screen) if begun else start_run(trial.config, folder, screen)
         except BusyError:
-            whole = False
             continue
         if outcome.signal:
-            return False
+            return outcome.signal
         results.mkdir(parents=True, exist_ok=True)
         write_json(place, record(name, scale, trial, outcome, screen))
-    return whole
+    return 0
 
 
 def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen) -> dict[str, Any]:

@@ -88,3 +88,14 @@ def test_bad_tensors_are_one_line(call, message: str) -> None:
     with pytest.raises(InputError) as error:
         call(mixer)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_projections_start_as_in_the_released_code() -> None:
+    """Xavier uniform: gain 1/sqrt(2) for queries, keys and values, but 1 in DiagAttention; biases 0."""
+    for name in linnet.list_attention():
+        mixer = linnet.create_mixer(name, width=256, heads=4, causal=True)
+        bound = (6 / 512) ** 0.5 * (1.0 if name == "diag" else 2**-0.5)
+        for weight in mixer.qkv.weight.chunk(3):
+            assert float(weight.abs().max()) == pytest.approx(bound, rel=0.01)
+        assert float(mixer.out.weight.abs().max()) == pytest.approx((6 / 512) ** 0.5, rel=0.01)
+        assert not mixer.qkv.bias.any() and not mixer.out.bias.any()

@@ -47,7 +47,7 @@ def test_a_study_goes_on_and_renders(tiny: Path) -> None:
     out, results, quiet = tiny / "runs", tiny / "results", Screen(quiet=True)
     first = next(trials(STUDIES["tiny"], "cpu"))
     start_run(first.config, out / first.name, quiet)  # as if a study had been stopped after its first run
-    assert run_study("tiny", "cpu", out, results, quiet)
+    assert run_study("tiny", "cpu", out, results, quiet) == 0
     records = read_results(results)
     assert sorted((r["row"], r["seed"]) for r in records) == [("1+elu", 0), ("T2", 0), ("T2", 1)]
     assert all(r["tokens"] == 4 * 8 * 128 and len(r["curve"]) == 4 and r["test"]["split"] == "test" for r in records)
@@ -59,7 +59,7 @@ def test_a_study_goes_on_and_renders(tiny: Path) -> None:
     before = page.read_text()
     render(results, "A tiny study")
     assert page.read_text() == before
-    assert run_study("tiny", "cpu", out, results, quiet)  # nothing is left to do
+    assert run_study("tiny", "cpu", out, results, quiet) == 0  # nothing is left to do
 
 
 def test_unequal_budgets_are_refused(tiny: Path) -> None:
