@@ -98,7 +98,7 @@ def _against(value: float, base: float | None, name: str, words: tuple[str, str]
     if name == BASELINE or not base or not value:
         return ""
     ratio, word = (base / value, words[0]) if value <= base else (value / base, words[1])
-    return f" ({ratio:.3g}x {word})"
+    return f" ({ratio:.3g}x {word})" if ratio >= 1.005 else " (the same)"
 
 
 def cost_note(cost: Any) -> str:

@@ -51,7 +51,7 @@ class MergedNorm(nn.Module):
         if self.kind == "rms":
             merged = rms(merged, self.gain)
         else:
-            merged = layer_norm(merged, (self.width,), self.gain, self.bias)
+            merged = layer_norm(merged, (self.width,), self.gain.to(merged.dtype), self.bias.to(merged.dtype))
         return merged.unflatten(2, (o.shape[1], -1)).transpose(1, 2)
 
 
