@@ -4,6 +4,7 @@ A run is configured by defaults, then a recipe, then `--set a.b=c`. Nothing here
 mistake in a recipe is told at once.
 """
 
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,23 +25,38 @@ S = TypeVar("S", bound=Section)
 
 
 def parse_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
-    """`table` as a `cls`, or a one-line error that names the key, the value and what is allowed."""
+    """`table` as a `cls`, or a one-line error that names the key, the value and what is allowed.
+
+    `name` leads the names of the keys, "train.steps"; that of the whole configuration is empty.
+    """
     for key in table:
         if key not in cls.model_fields:
             if not cls.model_fields:
                 raise InputError(f"{name} has no options: {key}={short(table[key])} is not allowed")
-            raise unknown(f"key of {name}", key, cls.model_fields)
+            raise unknown(f"key of {name}" if name else "key", key, cls.model_fields)
     try:
         return cls(**table)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in (name, *first["loc"]))
-        if first["type"] == "missing":
-            raise InputError(f"{place} is missing") from None
-        message = first["msg"].removeprefix("Value error, ")
-        if not first["loc"]:  # a rule about several keys: its message names them
-            raise InputError(f"{name}: {message}") from None
-        raise InputError(f"{place} is {short(first['input'])}: {message}") from None
+        raise InputError(_explain(cls, dict(error.errors()[0]), name)) from None
+
+
+def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
+    """A fault that pydantic found, in one line and in the words of the person who wrote the table."""
+    kind, loc, message = fault["type"], fault["loc"], fault["msg"].removeprefix("Value error, ")
+    if not loc:  # a rule about several keys: its message names them
+        return f"{name}: {message}"
+    path = [*([name] if name else []), *map(str, loc)]
+    if path[-1] == "[key]":  # the key of a table is wrong: the message names it
+        return f"{'.'.join(path[:-2])}: {message}"
+    if kind == "missing" and len(loc) == 1:
+        return f"{'.'.join(path)} is missing"
+    if kind == "string_too_short":
+        return f"{'.'.join(path)} is empty"
+    if kind in ("tuple_type", "too_short", "too_long", "missing"):
+        path = path[:-1] if kind == "missing" else path  # pydantic names the entry that a list should have
+        (example,) = cls.model_fields[loc[0]].examples or ("",)
+        message = f"it must be a list such as {json.dumps(example)}" if example else message
+    return f"{'.'.join(path)} is {short(fault['input'])}: {message}"
 
 
 def short(value: object) -> str:
@@ -62,18 +78,22 @@ Count = Annotated[int, Field(ge=1, le=10**9)]
 Every = Annotated[int, Field(ge=0, le=10**9)]  # 0: never
 Rate = Annotated[float, Field(ge=0, le=10)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+Place = Annotated[str, Field(min_length=1)] | None  # a path
 
 
 class DataConfig(Settings):
     """The text, how it becomes tokens, and the length of a sample."""
 
     corpus: Literal["stdlib", "wikitext", "text"] = "stdlib"
-    path: str | None = None
+    path: Place = None
     tokenizer: Literal["bpe", "bytes", "gpt2", "word"] = "bpe"
     vocab_size: Annotated[int, Field(ge=2, le=10**7)] | None = None
-    tokenizer_path: str | None = None
+    tokenizer_path: Place = None
     context: Annotated[int, Field(ge=2, le=10**7)] = 256
-    cache: str | None = None
+    cache: Place = None
+
+
+PATHS = [["data", name] for name, field in DataConfig.model_fields.items() if field.annotation == Place]
 
 
 class TrainConfig(Settings):
@@ -88,7 +108,7 @@ class TrainConfig(Settings):
     warmup_lr: Rate = 0.0
     min_lr: Rate = 0.0
     power: Annotated[float, Field(gt=0, le=10)] = 1.0
-    betas: Annotated[tuple[Decay, Decay], Field(strict=False)] = (0.9, 0.98)
+    betas: Annotated[tuple[Decay, Decay], Field(strict=False, examples=[(0.9, 0.98)])] = (0.9, 0.98)
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
     weight_decay: Rate = 0.01
     clip: Annotated[float, Field(ge=0, le=1e6)] = 1.0
@@ -131,15 +151,21 @@ def parse_config(table: Mapping[str, Any]) -> RunConfig:
                 raise InputError(f"{name} is {short(table[name])}: it must be a table, [{name}]")
             if cls is not None:
                 table[name] = parse_section(cls, table[name], name)
-    return parse_section(RunConfig, table, "config")
+    return parse_section(RunConfig, table, "")
 
 
 def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> RunConfig:
-    """The configuration of a recipe, a name or a path, with each of `sets` ("train.steps=100") laid over it."""
-    path = recipe_path(recipe)
-    table = read_toml(path)
-    for assignment in sets:
-        _assign(table, assignment)
+    """The configuration of a recipe, a name or a path, with each of `sets` ("train.steps=100") laid over it.
+
+    Where `sets` choose another `model.preset`, the recipe's own `layers` and `options` of mechanisms, which belong to
+    its preset, give way to those of the chosen one; sizes such as `width` stay.
+    """
+    table = read_toml(recipe_path(recipe))
+    assignments = [_parse_assignment(text) for text in sets]
+    if any(parts == ["model", "preset"] for parts, _ in assignments) and isinstance(table.get("model"), dict):
+        table["model"] = {key: value for key, value in table["model"].items() if key not in ("layers", "options")}
+    for parts, value in assignments:
+        _assign(table, parts, value)
     return parse_config(table)
 
 
@@ -180,17 +206,25 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path} is not valid TOML: it is nested too deeply") from None
 
 
-def _assign(table: dict[str, Any], assignment: str) -> None:
-    """Lay one `a.b=c` over a table."""
+def _parse_assignment(assignment: str) -> tuple[list[str], Any]:
+    """The parts of the key of one `a.b=c`, and its value; of a path that is the text as it stands, were it 2024."""
     key, equals, text = assignment.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise InputError(f"--set {short(assignment)}: it must look like train.steps=100")
+    value = _value(text.strip())
+    if parts in PATHS and not isinstance(value, str):
+        value = text.strip()
+    return parts, value
+
+
+def _assign(table: dict[str, Any], parts: list[str], value: Any) -> None:
+    """Lay one value over a table."""
     for depth, part in enumerate(parts[:-1], 1):
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise InputError(f"--set {short(assignment)}: {'.'.join(parts[:depth])} is not a table")
-    table[parts[-1]] = _value(text.strip())
+            raise InputError(f"--set {'.'.join(parts)}: {'.'.join(parts[:depth])} is not a table")
+    table[parts[-1]] = value
 
 
 def _value(text: str) -> Any:

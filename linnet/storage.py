@@ -85,6 +85,7 @@ def read_json(path: str | Path) -> Any:
 
 def temporary_name(path: Path) -> Path:
     """A name beside `path` that nobody else writes to and that `clean` knows."""
+    path = path.absolute()  # "." has no name
     return path.with_name(f".linnet-{path.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
@@ -197,11 +198,15 @@ def pack_tensors(tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, str]]:
 
 
 def unpack_tensors(data: bytes, tied: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors of `pack_tensors`; tied names get one and the same tensor."""
+    """The tensors of `pack_tensors`; tied names get one and the same tensor. Anything else is a LinnetError."""
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
-    tensors = load(data)
-    return tensors | {name: tensors[stored] for name, stored in tied.items()}
+    try:
+        tensors = load(data)
+        return tensors | {name: tensors[stored] for name, stored in tied.items()}
+    except (SafetensorError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise LinnetError(f"these are not tensors that linnet wrote: {type(error).__name__}: {error}") from error
 
 
 def save_checkpoint(
@@ -243,8 +248,6 @@ def read_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
 
     Without `optimizer` those tensors are verified only. Damage is a CheckpointError that names the file.
     """
-    from safetensors import SafetensorError
-
     path = Path(path)
     manifest = _read_manifest(path)
     content = {name: _read_listed(path / name, manifest["files"][name]) for name in FILES}
@@ -253,7 +256,7 @@ def read_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
         for part in ("model", "optimizer") if optimizer else ("model",):
             tensors[part] = unpack_tensors(content[f"{part}.safetensors"], manifest["tied"][part])
         state = json.loads(content["state.json"])
-    except (SafetensorError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except (LinnetError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise CheckpointError(f"{path} is whole, but was not written by linnet: {error}") from error
     return Checkpoint(path, manifest["step"], tensors["model"], tensors["optimizer"], state)
 

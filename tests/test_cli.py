@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from linnet import __version__
 from linnet.cli import app as cli
-from linnet.cli import doctor
+from linnet.cli import doctor, print_json
 from linnet.cli import list as list_command
 from linnet.errors import InputError, LinnetError
 
@@ -42,6 +43,15 @@ def test_help_names_every_command(run):
     assert (code, err) == (0, "")
     assert all(f"\n  {command} " in out for command in cli.COMMANDS)
     assert run()[:2] == (0, out)
+
+
+@each_command
+def test_help_shows_each_summary_whole_at_80_columns(run, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    (line,) = [line for line in run("--help")[1].splitlines() if line.startswith(f"  {command} ")]
+    assert line.endswith(".")
+    assert not line.endswith("...")
+    assert len(line) <= 80
 
 
 @each_command
@@ -169,6 +179,22 @@ def test_a_failure_is_one_line_and_a_code(run, monkeypatch, error, code, line):
     if not isinstance(error, KeyboardInterrupt):
         with pytest.raises(type(error)):
             cli.run(["--debug", "list", "models"])
+
+
+NO_MEMORY = "linnet: there is not enough memory: a smaller model, train.batch or data.context needs less\n"
+
+
+def test_a_lack_of_memory_is_no_defect(run, monkeypatch):
+    import torch
+
+    for ask in (lambda: bytearray(1 << 60), lambda: torch.empty(1 << 58)):
+        monkeypatch.setitem(list_command.KINDS, "models", ask)
+        assert run("list", "models") == (1, "", NO_MEMORY)
+
+
+def test_json_has_null_for_a_number_that_is_not_finite(capsys):
+    print_json({"a": math.inf, "b": [math.nan, (1.5, -math.inf)], "c": {"d": 2}})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, [1.5, None]], "c": {"d": 2}}
 
 
 def test_the_installed_program_and_the_module_agree():

@@ -20,6 +20,7 @@ from linnet.config import (
     recipe_path,
 )
 from linnet.errors import InputError
+from linnet.models.presets import list_models, model_config
 from linnet.train.check import check_config
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -40,7 +41,9 @@ def test_default_then_recipe_then_set(tmp_path):
     [
         ("data.path=2 files", "2 files"),
         ('data.path="7"', "7"),
-        ("data.path=", ""),
+        ("data.path=2024", "2024"),
+        ("data.path=2024-01-01", "2024-01-01"),
+        ("data.path=true", "true"),
         ("data.path=a=b", "a=b"),
         ("data.path=x\ny = 3", "x\ny = 3"),
         ("data.path=1\ny = 3", "1\ny = 3"),
@@ -48,6 +51,29 @@ def test_default_then_recipe_then_set(tmp_path):
 )
 def test_a_value_that_is_not_toml_is_a_string(text, value):
     assert load_recipe("smoke", [text]).data.path == value
+
+
+def test_every_path_is_the_text_as_it_stands():
+    data = load_recipe("smoke", ["data.path=1", "data.tokenizer_path=[2]", "data.cache=3.0", "data.context=64"]).data
+    assert (data.path, data.tokenizer_path, data.cache, data.context) == ("1", "[2]", "3.0", 64)
+
+
+def test_another_preset_brings_its_own_layers_and_options(tmp_path):
+    recipe = tmp_path / "my.toml"
+    model = '[model]\npreset = "transnormer_t1_lm_small"\nlayers = ["diag", "norm"]\nwidth = 8\n'
+    recipe.write_text(f'{model}[model.options.norm]\nphi = "elu"\n')
+    assert set(load_recipe(recipe, ["model.width=16"]).model) == {"preset", "layers", "width", "options"}
+    other = ["model.preset=vanilla_lm_small"]
+    assert load_recipe(recipe, other).model == {"preset": "vanilla_lm_small", "width": 8}
+    for sets in (["model.layers=[]", *other], [*other, "model.layers=[]"]):  # what --set gives stays, in any order
+        assert load_recipe(recipe, sets).model == {"preset": "vanilla_lm_small", "width": 8, "layers": []}
+
+
+@pytest.mark.parametrize("preset", [name for name in list_models() if name.endswith("lm_small")])
+def test_the_smoke_run_takes_every_causal_preset(preset):
+    table = load_recipe("smoke", [f"model.preset={preset}"]).model
+    assert model_config(table).layers == model_config({"preset": preset}).layers
+    assert model_config(table).width == 96
 
 
 def test_recipes_by_name_and_by_path():
@@ -68,7 +94,7 @@ def test_a_dump_is_a_recipe_that_gives_the_same(name, tmp_path):
     ("text", "named"),
     [
         ("[train]\nlr = \n", "line 2"),
-        ("tsk = 'causal_lm'", "'tsk': did you mean 'task'?"),
+        ("tsk = 'causal_lm'", "linnet: unknown key 'tsk': did you mean 'task'?"),
         ("[train]\nstep = 3", "'step': did you mean 'steps'?"),
         ("[data]\ncontxt = 3", "'contxt': did you mean 'context'?"),
         ("train = 3", "train is 3: it must be a table"),
@@ -81,7 +107,10 @@ def test_a_dump_is_a_recipe_that_gives_the_same(name, tmp_path):
         ("[train]\nlr = inf", "train.lr is inf"),
         ("[train]\nlr = -1e-3", "train.lr is -0.001"),
         ("[train]\nclip = inf", "train.clip is inf"),
-        ("[train]\nbetas = [0.9]", "train.betas"),
+        ("[train]\nbetas = [0.9]", "train.betas is [0.9]: it must be a list such as [0.9, 0.98]"),
+        ("[train]\nbetas = [0.9, 0.9, 0.9]", "train.betas is [0.9, 0.9, 0.9]: it must be a list such as [0.9, 0.98]"),
+        ("[train]\nbetas = 0.9", "train.betas is 0.9: it must be a list such as [0.9, 0.98]"),
+        ("[train]\nbetas = [true, 0.9]", "train.betas.0 is True"),
         ("[train]\nbetas = [0.9, 1.0]", "train.betas.1 is 1.0"),
         ("[train]\nbetas = [0.9, 'x']", "train.betas.1 is 'x'"),
         ("[train]\nschedule = 'linear'", "'cosine'"),
@@ -89,12 +118,16 @@ def test_a_dump_is_a_recipe_that_gives_the_same(name, tmp_path):
         ("[train]\nlr = 1e-4\nmin_lr = 1e-3", "min_lr is 0.001: it must not exceed lr"),
         ("[data]\ncorpus = 'wiki'", "'wikitext'"),
         ("[data]\ncontext = 0", "data.context is 0"),
-        ("seed = -1", "seed is -1"),
+        ("seed = -1", "linnet: seed is -1: "),
+        ("task = 3", "linnet: task is 3: "),
+        ("[data]\npath = ''", "linnet: data.path is empty\n"),
+        ("[data]\ncache = ''", "linnet: data.cache is empty\n"),
         ("task = 'causallm'", "'causallm': did you mean 'causal_lm'?"),
         ("[model]\npreset = 'transnormer_t3_lm'", "did you mean 'transnormer_t"),
         ("[model]\npreset = 7", "model.preset is 7"),
         ("[model]\npreset = 'vanilla_lm_small'\nwidht = 3", "'widht': did you mean 'width'?"),
         ("[model]\npreset = 'vanilla_lm_small'\nlayers = ['nrm']", "did you mean 'norm'?"),
+        ("[model]\npreset = 'vanilla_lm_small'\nwidth = 1000000000000", "model.width is 1000000000000: "),
         ("[data]\ncorpus = 'text'", "data.path is missing"),
         ("[data]\ntokenizer = 'bytes'\nvocab_size = 300", "data.vocab_size is 300"),
         ("a = " + "[" * 5000, "nested too deeply"),
@@ -125,6 +158,8 @@ def test_a_mistake_is_one_line(text, named, tmp_path, capfd):
         (["smoke", "--set", "seed.x=3"], "seed is not a table"),
         (["smoke", "--set", "train.steps=many"], "train.steps is 'many'"),
         (["smoke", "--set", "train.stepz=3"], "did you mean 'steps'?"),
+        (["smoke", "--set", "data.path="], "linnet: data.path is empty\n"),
+        (["smoke", "--set", "model.layers=diag"], 'it must be a list such as ["diag", "norm"]'),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(arguments, named, capfd):

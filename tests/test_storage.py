@@ -30,6 +30,7 @@ from linnet.storage import (
     read_metrics,
     save_checkpoint,
     steps,
+    temporary_name,
     to_keep,
     unpack_tensors,
     write_atomic,
@@ -148,6 +149,22 @@ def test_tied_tensors_are_stored_once_and_tied_again(tmp_path):
     assert tensors["other"] is not tensors["embed.weight"]
     read = read_checkpoint(save(tmp_path, 1))
     assert read.model["head"].data_ptr() == read.model["embed"].data_ptr()
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 7, b"PK\3\4" * 10, b"\xff" * 100, b'\2\0\0\0\0\0\0\0{}more'])
+def test_bytes_that_are_no_tensors_are_one_line(data):
+    with pytest.raises(LinnetError) as error:
+        unpack_tensors(data, {})
+    assert str(error.value).startswith("these are not tensors that linnet wrote: ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("tied", [None, [], ["a"], "b", 3, {"b": "c"}, {"b": None}, {"b": ["a"]}, {"b": 1}])
+def test_malformed_ties_are_one_line(tied):
+    data, _ = pack_tensors({"a": torch.ones(2)})
+    with pytest.raises(LinnetError) as error:
+        unpack_tensors(data, tied)
+    assert "\n" not in str(error.value)
 
 
 def test_views_are_stored_by_value():
@@ -479,6 +496,18 @@ def test_write_atomic_gives_the_old_or_the_new_file(tmp_path, old):
         assert temporaries(tmp_path) == []
     write_text(path, "größer\n")
     assert path.read_text(encoding="utf-8") == "größer\n"
+
+
+def test_a_temporary_name_lies_beside_its_path_however_that_is_written(tmp_path, monkeypatch):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    for path, beside in ((Path("."), tmp_path), (Path("new"), inside), (Path("../new"), tmp_path)):
+        found = temporary_name(path)
+        assert found.parent.resolve() == beside
+        assert found.match(".linnet-*.tmp")
+    write_text("new", "text")
+    assert [path.name for path in inside.iterdir()] == ["new"]
 
 
 def test_text_and_json_files(tmp_path):

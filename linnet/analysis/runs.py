@@ -63,7 +63,7 @@ class Run:
         try:
             with torch.device("meta"):
                 model = Model(model_config(self.section("model")))
-        except LinnetError:
+        except (LinnetError, RuntimeError, ArithmeticError):  # torch's word for sizes beyond all bounds
             return None
         return sum(parameter.numel() for parameter in model.parameters())
 

@@ -4,6 +4,7 @@ A module that measures calls `serve` when it is run as a program. That process i
 forks for each job; `peaks` starts it and hands it the jobs, which are JSON.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -26,7 +27,10 @@ def peaks(module: str, jobs: Sequence[Job]) -> Iterator[int]:
     """For each job the bytes that its work needed at most, above what was there when it began."""
     program = [sys.executable, "-P", "-m", module]  # -P: modules of the current folder are not meant
     pipe, environment = subprocess.PIPE, {**os.environ, **ALLOCATOR}
-    with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, env=environment) as server:
+    # A session of its own: Ctrl-C reaches us alone, and we end the server with the job that it has forked.
+    with subprocess.Popen(
+        program, stdin=pipe, stdout=pipe, text=True, env=environment, start_new_session=True
+    ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         try:
@@ -35,10 +39,11 @@ def peaks(module: str, jobs: Sequence[Job]) -> Iterator[int]:
                 server.stdin.flush()
                 answer = server.stdout.readline()
                 if not answer.strip().isdecimal():
-                    raise LinnetError(f"measuring the memory of {job} failed: is there enough of it?")
+                    raise LinnetError(f"no peak of {dict(job)}: {answer.strip() or 'its process has died'}")
                 yield int(answer)
         finally:
-            server.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
 
 
 def serve(warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[], object]]) -> None:
@@ -47,18 +52,25 @@ def serve(warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[]
     `warm_up` runs before that, here, where it makes libraries load what they load at first use, and again after
     the fork, where it makes them take what they keep. It must not start threads: a fork does not copy them.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # who asks has been interrupted as well
     for line in sys.stdin:
         job = json.loads(line)
         warm_up(job)
         child = os.fork()
         if child == 0:
-            warm_up(job)
-            print(_peak(prepare(job)), flush=True)
+            _answer(job, warm_up, prepare)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if status:
-            print("failed", flush=True)
+            print("the system has ended it; perhaps there is too little memory", flush=True)
+
+
+def _answer(job: Job, warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[], object]]) -> None:
+    """The peak of one job, or why there is none, as a line."""
+    try:
+        warm_up(job)
+        print(_peak(prepare(job)), flush=True)
+    except (RuntimeError, MemoryError) as error:
+        print(" ".join(str(error).split()) or type(error).__name__, flush=True)
 
 
 def _peak(work: Callable[[], object]) -> int:

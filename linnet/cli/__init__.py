@@ -4,8 +4,9 @@ A command file imports nothing heavy at its top: `linnet --help` reads every one
 """
 
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -14,8 +15,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard outpu
 
 
 def print_json(data: object) -> None:
-    """The machine-readable answer of a command."""
-    print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+    """The machine-readable answer of a command; a number that is not finite, which JSON does not have, is null."""
+    print(json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(data: object) -> object:
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

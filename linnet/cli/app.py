@@ -73,6 +73,8 @@ def run(args: Sequence[str]) -> int:
         place = f": {error.filename}" if error.filename is not None else ""
         return _fail(f"{error.strerror or error}{place}", 1)
     except Exception as error:  # noqa: BLE001  the last resort: a defect of ours is told in one line too
+        if _lacks_memory(error):
+            return _fail("there is not enough memory: a smaller model, train.batch or data.context needs less", 1)
         again = f"linnet --debug {shlex.join(args)}"
         return _fail(f"{type(error).__name__}: {error} (a defect of linnet: `{again}` tells more)", 1)
 
@@ -80,6 +82,11 @@ def run(args: Sequence[str]) -> int:
 def _invoke(args: Sequence[str]) -> int:
     code = get_command(app).main(args=list(args), prog_name="linnet", standalone_mode=False)
     return code if isinstance(code, int) else 0
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether Python or torch, which has no error of its own for a CPU, was refused memory."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
 
 
 def _fail(message: str, code: int) -> int:

@@ -20,11 +20,12 @@ COLORS = {True: "green", False: "bold red", None: "dim"}
 
 
 def command(names: Names = None, peers: Peers = True, json: Json = False) -> None:
-    """Measure every attention against the contract of linnet.testing: what leaks, and by how much.
+    """Measure what each attention reads that it should not.
 
-    A number is the largest change that was seen, relative to the largest output: of the past when the future
-    changes, of a row when its batch mates, its padding or its packing change, and so on. 0 is exactly 0, "-" is not
-    promised, "inf" is not finite or does not run. The exit code is 1 if one of ours fails; peers do not count.
+    Each is held against the contract of linnet.testing. A number is the largest change that was seen, relative to the
+    largest output: of the past when the future changes, of a row when its batch mates, its padding or its packing
+    change, and so on. 0 is exactly 0, "-" is not promised, "inf" is not finite or does not run. The exit code is 1
+    if one of ours fails; peers do not count.
 
     \b
     Examples:

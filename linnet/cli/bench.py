@@ -26,10 +26,11 @@ Threads = Annotated[
 
 
 def command(what: What, out: Out = None, threads: Threads = None, json: Json = False) -> None:
-    """Measure the time and the peak memory of training one layer, as the text gets longer.
+    """Measure time and memory of a layer as the text gets longer.
 
-    The mechanisms take turns and medians are shown; each peak comes from a process of its own. If other programs kept
-    the machine busy meanwhile, it says so. A minute or two on two quiet cores.
+    It is trained, and the memory is the peak. The mechanisms take turns and medians are shown; each peak comes from a
+    process of its own. If other programs kept the machine busy meanwhile, it says so. A minute or two on two quiet
+    cores.
 
     \b
     Examples:

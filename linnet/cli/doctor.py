@@ -26,8 +26,9 @@ class Check(NamedTuple):
 
 
 def command(json: Json = False) -> None:
-    """Check the installation: versions, extras, processor, memory, data sets and backends.
+    """Check the installation and say what to do about it.
 
+    That is versions, extras, processor, memory, data sets and backends.
     "missing" is optional and says how to get it; "wrong" must be mended, and the exit code is then 1.
 
     \b

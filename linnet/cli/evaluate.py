@@ -12,10 +12,11 @@ Checkpoint = Annotated[str, typer.Option("--checkpoint", help="last, best or the
 
 
 def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last", json: Json = False) -> None:
-    """Measure a run on a whole split: loss and perplexity by token and, for a causal model, by word.
+    """Measure a run on a whole split.
 
-    The text is read in blocks of the context that the run was trained with, each on its own: a token sees what
-    comes before it in its block. A word is what white space separates, and each end of a line is one more.
+    Told are loss and perplexity, by token and, for a causal model, by word: what white space separates is a word,
+    and each end of a line is one more. The text is read in blocks of the context that the run was trained with, each
+    on its own: a token sees what comes before it in its block. Settings and data must be those of the run.
 
     \b
     Examples:

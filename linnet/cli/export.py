@@ -16,9 +16,10 @@ def command(
     checkpoint: Checkpoint = "last",
     json: Json = False,
 ) -> None:
-    """Export a model: config.json, model.safetensors and tokenizer.json.
+    """Export a trained model as three files.
 
-    `linnet.load_model` and `linnet generate` read the folder. The same checkpoint gives the same bytes.
+    They are config.json, model.safetensors and tokenizer.json; `linnet.load_model` and `linnet generate` read their
+    folder. The same checkpoint gives the same bytes.
 
     \b
     Example:

@@ -25,7 +25,9 @@ def command(
     checkpoint: Checkpoint = "last",
     json: Json = False,
 ) -> None:
-    """Write text after a prompt, token by token, with a state that does not grow where the model has one.
+    """Write text after a prompt.
+
+    It appears token by token, by a state that does not grow where the model has one.
 
     \b
     Examples:
@@ -46,17 +48,16 @@ def command(
         raise InputError(f"--prompt is {prompt!r}: it has no tokens, and there must be at least one")
     start, new = time.perf_counter(), 0
     text = TextStream(tokenizer, after=ids)
-    parts = [prompt]
+    parts, shown = [prompt], 0
     for token in model.stream(torch.tensor([ids]), max_new_tokens, temperature, top_k, top_p, seed):
-        if not new and not json:
-            print(prompt, end="", flush=True)
         parts.append(text.push(int(token)) if token < tokenizer.vocab_size else "")  # a model may have spare ids
         new += 1
         if not json:
-            print(parts[-1], end="", flush=True)
+            print("".join(parts[shown:]), end="", flush=True)
+            shown = len(parts)
     parts.append(text.close())
     if json:
         seconds = time.perf_counter() - start
         print_json({"text": "".join(parts), "prompt_tokens": len(ids), "new_tokens": new, "seconds": round(seconds, 3)})
     else:
-        print(parts[-1])
+        print("".join(parts[shown:]))

@@ -56,7 +56,7 @@ def command(
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """Show what there is: attention mechanisms, model presets, tasks or recipes.
+    """List mechanisms of attention, models, tasks or recipes.
 
     A name in the first column is what create_mixer, create_model, a recipe or `linnet train` accepts.
 

@@ -14,10 +14,10 @@ Out = Annotated[
 
 
 def command(folders: Runs, out: Out = None, json: Json = False) -> None:
-    """Write a report: curves, configuration and environment of runs, finished or not, in one HTML file.
+    """Write a report about one run or several, as an HTML file.
 
-    The file is complete: it opens offline and loads nothing. It goes to the folder of the run; of several runs, to the
-    current folder.
+    It has their curves, configuration and environment; they need not be finished. The file is complete: it opens
+    offline and loads nothing. It goes to the folder of the run; of several runs, to the current folder.
 
     \b
     Examples:

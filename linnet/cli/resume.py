@@ -15,7 +15,8 @@ def command(folder: Run, json: Json = False) -> None:
     """Go on with a run from its newest valid checkpoint.
 
     The result is that of a run that was never stopped, to the last bit (same machine, torch and number of
-    threads). A damaged checkpoint is named and passed over. A finished run stays as it is.
+    threads). A damaged checkpoint is named and passed over. A finished run stays as it is. If config.toml or the
+    data are no longer those of the checkpoint, the run does not go on; train.steps may be raised for a longer one.
 
     \b
     Example:

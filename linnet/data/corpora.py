@@ -107,7 +107,7 @@ def load_corpus(corpus: str, path: str | Path | None = None) -> Corpus:
     if corpus == "stdlib":
         return _stdlib()
     if corpus == "wikitext":
-        return _wikitext(Path(path) if path is not None else _default_wikitext())
+        return _wikitext(Path(path) if path is not None else default_wikitext())
     if corpus == "text":
         if path is None:
             raise InputError("data.path is not set: the corpus 'text' needs a text file or folder")
@@ -144,7 +144,7 @@ def _stdlib() -> Corpus:
     return Corpus("stdlib", _split_by_file(documents), missing=len(names) - len(found))
 
 
-def _default_wikitext() -> Path:
+def default_wikitext() -> Path:
     data = os.environ.get("LINNET_DATA")
     if not data:
         raise InputError("data.path is not set: name the folder of wiki.train.tokens, or set LINNET_DATA")
@@ -195,7 +195,7 @@ def _split_by_file(documents: list[Document]) -> dict[str, list[Document]]:
     """Each document by the hash of its name, so that adding one moves no other."""
     splits: dict[str, list[Document]] = {split: [] for split in SPLITS}
     for document in documents:
-        digest = hashlib.sha256(document.name.encode()).digest()
+        digest = hashlib.sha256(document.name.encode(errors="surrogateescape")).digest()
         u = int.from_bytes(digest[:8], "little") / 2**64
         splits[SPLITS[sum(u >= share for share in SHARES)]].append(document)
     return splits

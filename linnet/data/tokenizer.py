@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linnet.config import short
 from linnet.errors import InputError, unknown
 from linnet.storage import read_json, write_atomic
 
@@ -204,7 +205,7 @@ def build_tokenizer(
     if kind == "bpe":
         return _train_bpe(texts, vocab_size)
     if kind == "gpt2":
-        return _read_gpt2(Path(path) if path is not None else _default_gpt2())
+        return _read_gpt2(Path(path) if path is not None else default_gpt2())
     return Tokenizer(kind)
 
 
@@ -254,7 +255,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
     return Tokenizer("bpe", sorted(model["vocab"], key=model["vocab"].__getitem__), model["merges"])
 
 
-def _default_gpt2() -> Path:
+def default_gpt2() -> Path:
     data = os.environ.get("LINNET_DATA")
     if not data:
         raise InputError("the tokenizer 'gpt2' needs a folder of encoder.json and vocab.bpe, or LINNET_DATA")
@@ -298,22 +299,31 @@ def _fault(content: Any) -> str:
     kind, symbols, merges, mask = (content.get(key) for key in ("kind", "symbols", "merges", "mask"))
     if kind not in KINDS or not isinstance(mask, bool):
         return "its kind is unknown"
-    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
+    if not isinstance(symbols, list) or not all(_is_text(symbol) for symbol in symbols):
         return "its symbols are not a list of strings"
     if len(set(symbols)) != len(symbols):
         return "a symbol occurs twice"
-    return _bpe_fault(symbols, merges) if kind in ("bpe", "gpt2") else ""
+    if not isinstance(merges, list):
+        return f"its merges are {short(merges)}, not a list"
+    if kind in ("bpe", "gpt2"):
+        return _bpe_fault(symbols, merges)
+    return f"the kind {kind!r} has no merges" if merges else ""
 
 
-def _bpe_fault(symbols: list[str], merges: Any) -> str:
+def _is_text(symbol: Any) -> bool:
+    """A string that can be written: JSON can also hold halves of characters."""
+    return isinstance(symbol, str) and not any("\ud800" <= character <= "\udfff" for character in symbol)
+
+
+def _bpe_fault(symbols: list[str], merges: list[Any]) -> str:
     """What is wrong with symbols and merges for byte-level BPE, or nothing."""
     known = set(symbols)
     if set().union(*symbols) != _ALPHABET.keys() or not _ALPHABET.keys() <= known:
         return "its symbols are not made of the 256 bytes"
-    for merge in merges if isinstance(merges, list) else [merges]:
+    for merge in merges:
         pair = isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge)
         if not pair or not {*merge, "".join(merge)} <= known:
-            return f"the merge {merge!r} is not of two symbols into a third"
+            return f"the merge {short(merge)} is not of two symbols into a third"
     return ""
 
 

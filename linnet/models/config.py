@@ -4,34 +4,42 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from linnet.config import Section
+from linnet.config import Settings
 from linnet.errors import unknown
 from linnet.registry import ATTENTION
 
 
-def _known(layer: str) -> str:
+def _known(name: str) -> str:
+    """The name of a mechanism."""
+    if name not in ATTENTION:
+        raise unknown("attention", name, ATTENTION.names())
+    return name
+
+
+def _known_layer(layer: str) -> str:
     """A layer is a mechanism's name, or several joined by `+`, which run in parallel."""
     for name in layer.split("+"):
-        if name not in ATTENTION:
-            raise unknown("attention", name, ATTENTION.names())
+        _known(name)
     return layer
 
 
-Layer = Annotated[str, AfterValidator(_known)]
-Count = Annotated[int, Field(ge=1)]
+Mechanism = Annotated[str, AfterValidator(_known)]
+Layer = Annotated[str, AfterValidator(_known_layer)]
+Count = Annotated[int, Field(ge=1, le=2**30)]
+Width = Annotated[int, Field(ge=1, le=10**7)]  # the size of a matrix of them is still a number of 64 bits
 
 
-class ModelConfig(Section):
+class ModelConfig(Settings):
     """One model; the defaults are those of TransNormer's language model."""
 
-    layers: Annotated[tuple[Layer, ...], Field(min_length=1)]
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, strict=False, examples=[["diag", "norm"]])]
     """First layer first: a mechanism's name each; in "diag+norm" two run in parallel and their outputs are averaged."""
-    width: Count
-    heads: Count
-    ffn_width: Count
+    width: Width
+    heads: Width
+    ffn_width: Width
     vocab_size: Count
     causal: bool
-    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    options: dict[Mechanism, dict[str, Any]] = Field(default_factory=dict)
     """Options by mechanism: {"norm": {"phi": "elu"}}; those of a mechanism that no layer uses are ignored."""
     norm: Literal["srms", "rms", "layer"] = "srms"
     norm_position: Literal["pre", "post"] = "pre"
@@ -61,13 +69,6 @@ class ModelConfig(Section):
         if width is not None and width % heads:
             raise ValueError(f"it must divide width = {width}")
         return heads
-
-    @field_validator("options")
-    @classmethod
-    def _options_of_known(cls, options: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        for name in options:
-            _known(name)
-        return options
 
     @field_validator("output")
     @classmethod

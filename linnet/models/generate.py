@@ -76,9 +76,9 @@ class Generation(nn.Module):
         length = torch.as_tensor(where.length, device=ids.device).expand(B)
         if int(length.min()) == 0:
             raise InputError(f"row {int(length.argmin())} of the prompt has no real token: each needs at least one")
-        longest, limit = int(length.max()) + new, self.config.max_length
-        if self.config.positions == "learned" and longest > limit:
-            raise InputError(f"max_new_tokens is {new}: {longest} tokens in all, but the model has {limit} positions")
+        read, limit = int(length.max()) + max(new - 1, 0), self.config.max_length  # the last new token is not read
+        if self.config.positions == "learned" and read > limit:
+            raise InputError(f"max_new_tokens is {new}: {read} tokens to read, but the model has {limit} positions")
         index = torch.arange(N, device=ids.device).expand(B, N)
         last = index[:, -1] if where.real is None else torch.where(where.real, index, -1).amax(dim=1)
         return last + N * torch.arange(B, device=ids.device)
@@ -115,12 +115,12 @@ class _Sampler:
         logits = logits.float()
         if not bool(logits.isfinite().all()):
             raise LinnetError("the model's output is not finite: there is nothing to choose a token by")
-        if self.temperature == 0:
+        if self.temperature < torch.finfo(logits.dtype).tiny:  # by which float32 cannot divide
             return logits.argmax(dim=-1)
         logits = (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
         if self.top_k is not None:
-            least = logits.topk(min(self.top_k, logits.shape[-1])).values[:, -1:]
-            logits = logits.masked_fill(logits < least, -math.inf)
+            kept = logits.topk(min(self.top_k, logits.shape[-1]))
+            logits = torch.full_like(logits, -math.inf).scatter(-1, kept.indices, kept.values)
         p = logits.softmax(dim=-1)
         if self.top_p is not None:
             p = _nucleus(p, self.top_p)

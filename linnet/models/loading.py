@@ -1,7 +1,7 @@
 """Models on disk: a trained run is loaded from its checkpoint, and a model is exported as three files.
 
 An exported folder holds `config.json`, `model.safetensors` and, for a model of text, `tokenizer.json`. The same model
-always gives the same bytes; `config.json` holds the SHA-256 of the weights, which is checked before they are read.
+always gives the same bytes; `config.json` holds the SHA-256 of the weights and its own, checked before either is used.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from linnet.errors import InputError, LinnetError
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
 from linnet.storage import (
+    Checkpoint,
     dump_json,
     newest_checkpoint,
     one_line_errors,
@@ -39,18 +40,43 @@ def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], 
     """
     path = Path(path)
     if (path / "config.toml").is_file():
-        config = _run_config(path / "config.toml")
-        source, tensors = _run_weights(path, step, warn or _warn)
-    elif (path / "config.json").is_file():
-        if step is not None:
-            raise InputError(f"step is {step}: {path} is an exported model, which has no steps")
-        config, source, tensors = _exported(path)
-    else:
+        return load_run(path, step, warn or _warn)[0]
+    if not (path / "config.json").is_file():
         what = "does not exist" if not path.exists() else "is neither a run (config.toml) nor a model (config.json)"
         raise InputError(f"{path} {what}")
+    if step is not None:
+        raise InputError(f"step is {step}: {path} is an exported model, which has no steps")
+    config, source, tensors = _exported(path)
     model = Model(config)
     load_weights(model, tensors, source)
     return model.eval()
+
+
+def load_run(path: Path, step: int | None, warn: Callable[[str], None]) -> tuple[Model, dict[str, Any]]:
+    """The model of a run's checkpoint, and the state that was saved with it."""
+    table = _run_table(path / "config.toml")
+    config = _parsed(table.get("model"), path / "config.toml", drop="preset")
+    checkpoint = _run_checkpoint(path, step, warn)
+    check_saved(path, checkpoint, table.get("task"), config, warn)
+    model = Model(config)
+    load_weights(model, checkpoint.model, checkpoint.path)
+    return model.eval(), checkpoint.state
+
+
+def check_saved(
+    folder: Path, checkpoint: Checkpoint, task: object, config: ModelConfig, warn: Callable[[str], None]
+) -> None:
+    """Refuse a checkpoint of another task or model than this run's; of one that does not say, `warn` is told."""
+    saved = checkpoint.state.get("settings")
+    if not isinstance(saved, dict):
+        warn(f"{checkpoint.path} is of an earlier linnet and does not say of which model: config.toml is believed")
+        return
+    before = _parsed(saved.get("model"), checkpoint.path / "state.json")
+    differing = [f"model.{name}" for name in ModelConfig.model_fields if getattr(before, name) != getattr(config, name)]
+    if saved.get("task") != task:
+        differing.insert(0, "task")
+    if differing:
+        raise InputError(f"{folder}: its checkpoints are of another model ({differing[0]} in config.toml differs)")
 
 
 def load_weights(model: Model, tensors: Mapping[str, Tensor], source: Path) -> None:
@@ -73,12 +99,13 @@ def export_model(model: Model, folder: str | Path, tokenizer: str | Path | None 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists: a model is exported to a new folder")
     weights, tied = pack_tensors(model.state_dict())
-    about = {
+    about: dict[str, Any] = {
         "format": FORMAT,
         "model": model.config.model_dump(mode="json"),
         "sha256": hashlib.sha256(weights).hexdigest(),
         "tied": tied,
     }
+    about["config_sha256"] = _own_sha256(about)
     files = {"config.json": dump_json(about, "config.json"), "model.safetensors": weights}
     if tokenizer is not None:
         with one_line_errors("read", Path(tokenizer)):
@@ -96,43 +123,48 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=4)
 
 
-def _run_config(path: Path) -> ModelConfig:
-    """The [model] table of a run, in which every field is resolved; the name of its preset is only information."""
+def _run_table(path: Path) -> dict[str, Any]:
+    """The configuration of a run: in [model] every field is resolved, the name of the preset is only information."""
     with one_line_errors("read", path):
         data = path.read_bytes()
     try:
-        table = tomllib.loads(data.decode())
+        return tomllib.loads(data.decode())
     except ValueError as error:
         raise LinnetError(f"{path} is not valid TOML: {error}") from error
-    return _parsed(table.get("model"), path, drop="preset")
 
 
-def _run_weights(path: Path, step: int | None, warn: Callable[[str], None]) -> tuple[Path, Mapping[str, Tensor]]:
-    """The weights of one checkpoint of a run, and where they are from."""
+def _run_checkpoint(path: Path, step: int | None, warn: Callable[[str], None]) -> Checkpoint:
+    """One checkpoint of a run, without what only training needs."""
     checkpoints = path / "checkpoints"
     if step is not None:
         if not (checkpoints / f"step-{step}").is_dir():
             raise InputError(f"step is {step}: {checkpoints} has no checkpoint of that step")
-        checkpoint = read_checkpoint(checkpoints / f"step-{step}", optimizer=False)
-    else:
-        newest = newest_checkpoint(checkpoints, warn, optimizer=False)
-        if newest is None:
-            raise LinnetError(f"{checkpoints} has no valid checkpoint")
-        checkpoint = newest
-    return checkpoint.path, checkpoint.model
+        return read_checkpoint(checkpoints / f"step-{step}", optimizer=False)
+    newest = newest_checkpoint(checkpoints, warn, optimizer=False)
+    if newest is None:
+        raise LinnetError(f"{checkpoints} has no valid checkpoint")
+    return newest
 
 
 def _exported(path: Path) -> tuple[ModelConfig, Path, Mapping[str, Tensor]]:
-    """Configuration and weights of an exported folder, once the weights are proven whole."""
+    """Configuration and weights of an exported folder, once both are proven whole."""
     about, source = read_json(path / "config.json"), path / "model.safetensors"
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise InputError(f"{path / 'config.json'} is not the configuration of an exported model ({FORMAT})")
+    if about.get("config_sha256") != _own_sha256(about):
+        raise LinnetError(f"{path / 'config.json'} has been changed: its SHA-256 is not the one in it; export it again")
     config = _parsed(about.get("model"), path / "config.json")
     with one_line_errors("read", source):
         weights = source.read_bytes()
     if hashlib.sha256(weights).hexdigest() != about.get("sha256"):
         raise LinnetError(f"{source} is damaged: its SHA-256 is not the one in config.json")
     return config, source, unpack_tensors(weights, about.get("tied", {}))
+
+
+def _own_sha256(about: Mapping[str, Any]) -> str:
+    """The SHA-256 of what config.json says: the weights' hash, the model and the ties among it."""
+    said = {key: value for key, value in about.items() if key != "config_sha256"}
+    return hashlib.sha256(dump_json(said, "config.json")).hexdigest()
 
 
 def _parsed(table: Any, path: Path, drop: str = "") -> ModelConfig:

@@ -53,7 +53,10 @@ def linear_attention(
             time = None if log_decay is None else clock(where, B)
             rate = None if log_decay is None else log_decay.clamp(min=FLOOR)  # -inf forgets all: 0 * -inf is NaN
             S0, z0 = (*state, None)[:2] if state is not None else (None, None)
-            o, _, S, z = _causal(phi_q, phi_k, v, where.real, where.run, time, rate, S0, z0, normalize, False)
+            # Without a graph to record, the loop itself: the operator costs a second at its first call.
+            recorded = torch.is_grad_enabled() or torch.compiler.is_compiling()
+            form = _causal if recorded else _causal_loop
+            o, _, S, z = form(phi_q, phi_k, v, where.real, where.run, time, rate, S0, z0, normalize, False)
             kept: State = (S, z) if normalize else (S,)
         elif where.run is None:
             o, kept = _bidirectional(phi_q, phi_k, v, where.real, normalize, state)
@@ -193,8 +196,7 @@ def _next(S: Tensor, k: Tensor, v: Tensor, chunk: _Chunk) -> Tensor:
     return torch.baddbmm(S * chunk.keep, (k * chunk.write).mT, v)
 
 
-@torch.library.custom_op("linnet::linear_causal", mutates_args=())
-def _causal(
+def _causal_loop(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -226,6 +228,9 @@ def _causal(
             o[:, :, chunk.tokens] = part.view(B, H, -1, E)
             S = _next(S, b, w, chunk)
     return o, den, S.view(B, H, D, E), z.view(B, H, D)
+
+
+_causal = torch.library.custom_op("linnet::linear_causal", _causal_loop, mutates_args=())
 
 
 @_causal.register_fake

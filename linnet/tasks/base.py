@@ -190,5 +190,8 @@ def to_device(batch: Batch, device: torch.device | str) -> Batch:
 
 
 def perplexity(loss: float) -> float:
-    """exp of a mean loss, kept within what a float can hold."""
-    return math.exp(min(loss, 700.0))
+    """exp of a mean loss; infinite where that is beyond what a float can hold."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf

@@ -1,14 +1,24 @@
 """What can be said about a run before torch is imported, so that a mistake is told within a moment."""
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from linnet.config import RunConfig, load_recipe
+from linnet.config import RunConfig, load_recipe, short
 from linnet.errors import InputError, LinnetError, unknown
 from linnet.models.presets import model_config
 from linnet.registry import TASK
 
 UNKNOWN_SIZE = 1 << 30  # stands for the vocabulary, which the data decide
+LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # of a process that was killed before it had written anything
+
+# What may change while a run goes on: places, the machine, the length, and how often to evaluate, save and tell.
+FREE = {
+    "data": {"path", "tokenizer_path", "cache"},
+    "train": {"steps", "device", "threads", "eval_every", "save_every", "log_every", "tensorboard"},
+}
 
 
 def check_config(config: RunConfig) -> None:
@@ -28,7 +38,7 @@ def check_out(out: Path) -> None:
     try:
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is a file: a run needs a new or empty folder")
-        if out.is_dir() and any(entry.name != ".lock" for entry in out.iterdir()):
+        if out.is_dir() and not all(LEFTOVER.fullmatch(entry.name) for entry in out.iterdir()):
             hint = f"`linnet resume {out}` goes on with it" if (out / "config.toml").exists() else "name another"
             raise InputError(f"{out} is not empty: {hint}")
         parent = next(place for place in (out, *out.absolute().parents) if place.exists())
@@ -46,3 +56,36 @@ def run_config(folder: Path) -> RunConfig:
     config = load_recipe(folder / "config.toml")
     check_config(config)
     return config
+
+
+def settings(config: RunConfig) -> dict[str, Any]:
+    """All that decides the numbers of a run, by dotted key; the model is one table, without the name of its preset."""
+    model = {key: value for key, value in config.model.items() if key != "preset"}
+    flat: dict[str, Any] = {"task": config.task, "seed": config.seed, "model": model}
+    for section, free in FREE.items():
+        table = getattr(config, section).model_dump(mode="json", exclude=free)
+        flat |= {f"{section}.{key}": value for key, value in table.items()}
+    return flat
+
+
+def check_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) -> None:
+    """Refuse a configuration with which the checkpoint of this `state` was not made; the first such key is named."""
+    then, now = state.get("settings"), settings(config)
+    if not isinstance(then, dict):
+        raise LinnetError(
+            f"{folder}: its checkpoint is of an earlier linnet and does not hold the settings that it was made with: "
+            "it cannot go on; start a new run"
+        )
+    for key in sorted({*then, *now} - {"model"}):
+        if then.get(key) != now.get(key):
+            raise InputError(
+                f"{folder / 'config.toml'}: {key} is {short(now.get(key))}, but the run was begun with "
+                f"{short(then.get(key))}: put it back, or start a new run"
+            )
+
+
+def check_data(folder: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse other data than those of the run, by the hashes of their parts."""
+    for part, digest in now.items():
+        if then.get(part) != digest:
+            raise LinnetError(f"{folder}: the data of the run have changed ({part}): put them back, or start a new run")

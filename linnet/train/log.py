@@ -4,6 +4,7 @@
 file as one that was not; how long things took is in `timings.jsonl`.
 """
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColum
 
 from linnet.config import TrainConfig
 from linnet.errors import InputError
-from linnet.storage import MetricsLog
+from linnet.storage import MetricsLog, read_metrics, write_text
 
 
 class Screen:
@@ -70,12 +71,18 @@ class Screen:
 
 
 class RunLog:
-    """The records of a run: on the screen, in `metrics.jsonl` and `timings.jsonl`, and perhaps in TensorBoard."""
+    """The records of a run: on the screen, in `metrics.jsonl` and `timings.jsonl`, and perhaps in TensorBoard.
 
-    def __init__(self, folder: Path, train: TrainConfig, resume_at: int, screen: Screen) -> None:
+    `resume_at` is the step of the checkpoint that the run goes on from, `evaluated` the last evaluation it knows of.
+    """
+
+    def __init__(self, folder: Path, train: TrainConfig, resume_at: int, evaluated: int, screen: Screen) -> None:
         self.screen = screen
         self.steps = train.steps
         board = tensorboard() if train.tensorboard else None  # before any file is opened
+        if evaluated < resume_at:  # the evaluation of this step, if it was due, is done again
+            for name in ("metrics.jsonl", "timings.jsonl"):
+                _forget_evaluation(folder / name, resume_at)
         self._metrics = MetricsLog(folder / "metrics.jsonl", resume_at)
         self._timings = MetricsLog(folder / "timings.jsonl", resume_at)
         self._board = board(str(folder / "tensorboard"), purge_step=resume_at + 1) if board else None
@@ -122,6 +129,14 @@ class RunLog:
             for name, value in record.items():
                 if isinstance(value, float):
                     self._board.add_scalar(f"{split}/{name}", value, record["step"])
+
+
+def _forget_evaluation(path: Path, step: int) -> None:
+    """Drop what was recorded of the evaluation of one step, all at once."""
+    records = read_metrics(path)
+    kept = [record for record in records if record["step"] != step or record.get("split") == "train"]
+    if len(kept) < len(records):
+        write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
 def describe(metrics: dict[str, Any]) -> str:

@@ -12,18 +12,29 @@ import numpy as np
 import torch
 
 from linnet import __version__
-from linnet.config import RunConfig, dump_config
-from linnet.data.corpora import SPLITS
+from linnet.config import RunConfig, dump_config, short
+from linnet.data.corpora import SPLITS, default_wikitext
+from linnet.data.tokenizer import default_gpt2
 from linnet.errors import InputError, LinnetError, unknown
 from linnet.models.backbone import Model
-from linnet.models.loading import load_model
+from linnet.models.loading import check_saved, load_run
 from linnet.models.presets import model_config
 from linnet.registry import TASK
-from linnet.storage import RunLock, clean, newest_checkpoint, read_metrics, steps, write_json, write_text
+from linnet.storage import (
+    CheckpointError,
+    RunLock,
+    clean,
+    newest_checkpoint,
+    read_checkpoint,
+    read_metrics,
+    steps,
+    write_json,
+    write_text,
+)
 from linnet.tasks.base import Task
-from linnet.train.check import check_config, check_out, run_config
+from linnet.train.check import check_config, check_data, check_out, check_settings, run_config, settings
 from linnet.train.log import RunLog, Screen, tensorboard
-from linnet.train.loop import Trainer, pick_device, precision, seed_of
+from linnet.train.loop import Position, Trainer, pick_device, precision, seed_of
 
 
 class Outcome(NamedTuple):
@@ -52,6 +63,7 @@ def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
         raise LinnetError(f"cannot write {out}: {error.strerror}") from None
     with RunLock(out):
         check_out(out)  # another process may have been faster
+        clean(out)
         write_text(out / "config.toml", dump_config(config))
         task.save(out)
         write_json(out / "environment.json", environment(config, task))
@@ -59,15 +71,18 @@ def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
 
 
 def resume_run(folder: str | Path, screen: Screen) -> Outcome:
-    """Go on from the newest valid checkpoint, or from the beginning if there is none yet."""
+    """Go on from the newest valid checkpoint, or from the beginning if there is none; a finished run is only read."""
     folder = Path(folder)
     config = run_config(folder)
+    done = _finished(folder, config, screen)
+    if done is not None:
+        return done
     _check_machine(config)
     with RunLock(folder):
         clean(folder)
         clean(folder / "checkpoints")
         task, config = prepare(config, folder, screen)
-        if not (folder / "environment.json").exists():  # it was stopped before its first step
+        if not steps(folder / "checkpoints") or not (folder / "environment.json").exists():  # it begins anew
             task.save(folder)
             write_json(folder / "environment.json", environment(config, task))
         return _train(config, task, folder, screen)
@@ -79,8 +94,11 @@ def evaluate_run(folder: str | Path, split: str, screen: Screen, checkpoint: str
     config = run_config(folder)
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
-    model = load_model(folder, checkpoint_step(folder, checkpoint), screen.warn)
+    model, state = load_run(folder, checkpoint_step(folder, checkpoint), screen.warn)
+    if "settings" in state:
+        check_settings(folder, state, config)
     task, config = prepare(config, folder, screen)
+    check_data(folder, state.get("data", {}), task.fingerprint())
     device = pick_device(config.train)
     model = model.to(device)
     try:
@@ -132,18 +150,31 @@ def checkpoint_step(folder: Path, which: str) -> int | None:
     if which == "last":
         return None
     if which != "best":
-        if not which.isdecimal():
-            raise InputError(f"--checkpoint is {which!r}: it must be last, best or the number of a step")
+        if not which.isdecimal() or len(which) > 18:
+            raise InputError(f"--checkpoint is {short(which)}: it must be last, best or the number of a step")
         return int(which)
-    found = [record for record in read_metrics(folder / "metrics.jsonl") if record.get("split") == "valid"]
+    found = _evaluations(folder)
     if not found:
         raise InputError(f"{folder} has not been evaluated yet: --checkpoint last is allowed")
+    for record in found:
+        step, loss = record["step"], record.get("loss")
+        if not isinstance(loss, int | float):
+            raise LinnetError(f"{folder / 'metrics.jsonl'} is damaged: the loss at step {step} is {short(loss)}")
     return int(min(found, key=lambda record: record["loss"])["step"])
 
 
+def _evaluations(folder: Path) -> list[dict[str, Any]]:
+    """The records on the validation split."""
+    return [record for record in read_metrics(folder / "metrics.jsonl") if record.get("split") == "valid"]
+
+
 def _absolute(config: RunConfig) -> RunConfig:
-    """Paths from the root, so that the run can go on from anywhere."""
-    paths = {name: getattr(config.data, name) for name in ("path", "tokenizer_path", "cache")}
+    """Paths from the root, those of LINNET_DATA too, so that the run can go on from anywhere."""
+    paths: dict[str, Any] = {name: getattr(config.data, name) for name in ("path", "tokenizer_path", "cache")}
+    if config.data.corpus == "wikitext" and paths["path"] is None:
+        paths["path"] = default_wikitext()
+    if config.data.tokenizer == "gpt2" and paths["tokenizer_path"] is None:
+        paths["tokenizer_path"] = default_gpt2()
     full = {name: str(Path(path).absolute()) for name, path in paths.items() if path is not None}
     return config.model_copy(update={"data": config.data.model_copy(update=full)})
 
@@ -167,45 +198,77 @@ def _train(config: RunConfig, task: Task, folder: Path, screen: Screen) -> Outco
     checkpoint = newest_checkpoint(folder / "checkpoints", screen.warn)
     if checkpoint is None and steps(folder / "checkpoints"):
         raise LinnetError(f"{folder}: no checkpoint is whole; start anew in another folder")
-    state = {"versions": versions(), "threads": torch.get_num_threads(), "data": task.fingerprint()}
     torch.manual_seed(seed_of(config.seed, -1))
     model = Model(model_config(config.model))
-    at = 0 if checkpoint is None else checkpoint.step
-    trainer = Trainer(config, task, model, folder, state)
+    trainer = Trainer(config, task, model, folder, _state(config, task))
     if checkpoint is not None:
-        _compare(checkpoint.state, state, screen)
+        check_settings(folder, checkpoint.state, config)
+        check_saved(folder, checkpoint, config.task, model.config, screen.warn)
+        check_data(folder, checkpoint.state["data"], trainer.state["data"])
+        _compare(checkpoint.state, trainer.state, screen)
         trainer.restore(checkpoint)
-        done = " and finished" if at >= config.train.steps else ""
-        screen.say(f"{folder} is at step {at} of {config.train.steps}{done}")
+        screen.say(f"{folder} is at step {trainer.at.step} of {config.train.steps}")
     else:
         screen.say(f"{folder}: {count_parameters(model):,} parameters on {trainer.device}")
-    log = RunLog(folder, config.train, at, screen)
+    log = RunLog(folder, config.train, trainer.at.step, trainer.at.evaluated, screen)
     try:
         stop = trainer.run(log)
     finally:
         log.close()
-    evaluations = [record for record in read_metrics(folder / "metrics.jsonl") if record.get("split") == "valid"]
+    return _outcome(folder, config, trainer.at, 0 if trainer.finished else stop.signal, start)
+
+
+def _finished(folder: Path, config: RunConfig, screen: Screen) -> Outcome | None:
+    """What a run that is at its end came to, read without changing or needing anything else; None if it is not."""
+    start = time.perf_counter()
+    newest = max(steps(folder / "checkpoints"), default=0)
+    if newest < config.train.steps:
+        return None
+    try:
+        checkpoint = read_checkpoint(folder / f"checkpoints/step-{newest}", optimizer=False)
+    except CheckpointError:
+        return None  # training goes on from an older one, and says why
+    at = Position(**checkpoint.state["position"])
+    if at.evaluated != at.step:
+        return None
+    if "settings" in checkpoint.state:
+        check_settings(folder, checkpoint.state, config)
+    check_saved(folder, checkpoint, config.task, model_config(config.model), screen.warn)
+    screen.say(f"{folder} is at step {at.step} of {config.train.steps} and finished")
+    return _outcome(folder, config, at, 0, start)
+
+
+def _outcome(folder: Path, config: RunConfig, at: Position, signal: int, start: float) -> Outcome:
+    """Where a run stands, and the last evaluation of it."""
+    evaluations = _evaluations(folder)
     return Outcome(
         folder=folder,
-        step=trainer.at.step,
+        step=at.step,
         steps=config.train.steps,
-        tokens=trainer.at.tokens,
-        parameters=count_parameters(model),
-        signal=0 if trainer.finished else stop.signal,
+        tokens=at.tokens,
+        parameters=count_parameters(_on_meta(config)),
+        signal=signal,
         seconds=round(time.perf_counter() - start, 3),
         valid=evaluations[-1] if evaluations else None,
     )
 
 
+def _state(config: RunConfig, task: Task) -> dict[str, Any]:
+    """What a checkpoint holds besides weights and position, for `resume` to compare."""
+    return {
+        "versions": versions(),
+        "threads": torch.get_num_threads(),
+        "device": pick_device(config.train).type,
+        "data": task.fingerprint(),
+        "settings": settings(config),
+    }
+
+
 def _compare(before: Mapping[str, Any], now: Mapping[str, Any], screen: Screen) -> None:
-    """Refuse other data than the run began with; warn where its bits may come out differently."""
-    for part, digest in now["data"].items():
-        if before["data"].get(part) != digest:
-            raise LinnetError(f"the data of this run have changed ({part}): it cannot go on; start a new one")
+    """Warn where the bits of a run may come out differently."""
     then = before["versions"]
     differing = [f"{k} {then.get(k)} then, {v} now" for k, v in now["versions"].items() if then.get(k) != v]
-    if before["threads"] != now["threads"]:
-        differing.append(f"threads {before['threads']} then, {now['threads']} now")
+    differing += [f"{k} {before.get(k)} then, {now[k]} now" for k in ("threads", "device") if before.get(k) != now[k]]
     if differing:
         screen.warn(f"the last bits may differ from an uninterrupted run: {'; '.join(differing)}")
 

@@ -6,18 +6,24 @@ from linnet.config import TrainConfig
 
 
 def learning_rate(train: TrainConfig, n: int) -> float:
-    """The rate of update n, counted from 1.
+    """The rate of update n, counted from 1, as fairseq counts: what decides is the number m = n - 1 of updates before.
 
-    A straight line from `warmup_lr` reaches `lr` at update `warmup`. After it the rate stays ("constant"),
-    falls with the root of n ("inverse_sqrt"), or goes to `min_lr` at the end along a half cosine ("cosine") or
-    as the remaining share to the power `power` ("polynomial").
+    A straight line goes from `warmup_lr`, the rate of the first update, to `lr`, that of the first after `warmup`
+    updates. Then the rate stays ("constant"), falls with the root of m ("inverse_sqrt"), reaches `min_lr` at the last
+    update along a half cosine ("cosine"), or would reach it one update later, as the remaining share to the power
+    `power` ("polynomial").
     """
-    if n < train.warmup:
-        return train.warmup_lr + (train.lr - train.warmup_lr) * n / train.warmup
+    m, warmup = n - 1, train.warmup
+    if m < warmup:
+        return train.warmup_lr + (train.lr - train.warmup_lr) * m / warmup
     if train.schedule == "constant":
         return train.lr
     if train.schedule == "inverse_sqrt":
-        return max(train.min_lr, train.lr * math.sqrt(max(train.warmup, 1) / n))
-    left = min(1.0, 1 - (n - 1 - train.warmup) / max(train.steps - train.warmup, 1))  # share of the decay to come
-    share = (1 - math.cos(math.pi * left)) / 2 if train.schedule == "cosine" else left**train.power
+        first = max(warmup, 1)
+        return max(train.min_lr, train.lr * math.sqrt(first / max(m, first)))
+    if train.schedule == "cosine":
+        done = min(1.0, (m - warmup) / max(train.steps - 1 - warmup, 1))
+        share = (1 + math.cos(math.pi * done)) / 2
+    else:
+        share = max(0.0, 1 - (m - warmup) / max(train.steps - warmup, 1)) ** train.power
     return train.min_lr + (train.lr - train.min_lr) * share

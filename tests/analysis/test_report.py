@@ -103,7 +103,7 @@ def test_the_cost_of_layers_is_shown_where_it_was_measured(copy, cost):
     found = page(folder)
     assert_safe(found)
     assert len(found.charts) == 6
-    assert [trace["name"] for trace in found.charts[4]["data"]] == ["softmax", "norm"]
+    assert [trace["name"] for trace in found.charts[4]["data"]] == ["softmax", "diag"]
     assert "One causal layer" in found.text
 
 

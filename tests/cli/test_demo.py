@@ -76,7 +76,7 @@ def test_a_used_folder_is_refused_before_anything_else(run, tmp_path):
 
 def test_bench_layer_prints_and_draws(run, tmp_path, monkeypatch):
     monkeypatch.setattr("linnet.bench.layer.LENGTHS", (16, 32))
-    monkeypatch.setattr(bench, "ATTENTIONS", ("softmax", "norm"))
+    monkeypatch.setattr(bench, "ATTENTIONS", ("softmax", "diag"))
     picture, numbers = tmp_path / "c.png", tmp_path / "c.json"
     code, out, err = run("bench", "layer", "--out", picture, "--threads", 1, "--json")
     assert (code, err) == (0, "")

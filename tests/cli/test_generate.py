@@ -38,6 +38,21 @@ def test_a_seed_gives_a_text_and_the_options_matter(run, trained):
     assert (code, out) == (0, greedy + "\n")
 
 
+def test_no_new_tokens_leave_the_prompt(run, trained):
+    assert run("generate", trained, "--prompt", "The ", "--max-new-tokens", "0") == (0, "The \n", "")
+    found = json.loads(run("generate", trained, "--prompt", "The ", "--max-new-tokens", "0", "--json")[1])
+    assert (found["text"], found["new_tokens"]) == ("The ", 0)
+
+
+def test_a_tokenizer_that_was_tampered_with_is_one_line(run, trained, tmp_path):
+    assert run("export", trained, "--out", tmp_path / "a")[0] == 0
+    path = tmp_path / "a" / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "merges": None}))
+    code, out, err = run("generate", tmp_path / "a", "--prompt", "The ")
+    assert (code, out) == (2, "")
+    assert err == f"linnet: {path} is not a tokenizer of linnet: its merges are None, not a list\n"
+
+
 def test_greedy_text_is_that_of_the_parallel_model(run, trained):
     out = run("generate", trained, "--prompt", "The ", "--max-new-tokens", "30", "--temperature", "0", "--json")[1]
     ids = torch.tensor([[4 + byte for byte in b"The "]])

@@ -95,6 +95,15 @@ def test_a_folder_of_many_files_is_split_by_file(tmp_path):
     assert before.items() <= after.items()  # a new file moves no other from one split to another
 
 
+def test_a_file_name_that_is_not_utf8_is_as_good_as_any(tmp_path):
+    for i in range(200):
+        with open(os.fsencode(tmp_path) + f"/{i}-\xff.txt".encode("latin-1"), "w") as file:
+            file.write(f"text {i}\n")
+    corpus = load_corpus("text", tmp_path)
+    assert sorted(whole(corpus).split()) == sorted(b" ".join(b"text %d" % i for i in range(200)).split())
+    assert all(corpus.splits[split] for split in SPLITS)
+
+
 def test_a_folder_of_few_files_is_split_as_one_text(tmp_path):
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(f"{name}\n" * 1000)

@@ -265,7 +265,14 @@ def test_bytes_are_bytes():
         {"merges": ["ab"]},
         {"merges": [1]},
         {"merges": None},
+        {"kind": "bytes", "symbols": [], "merges": None},
+        {"kind": "bytes", "symbols": [], "merges": [1]},
+        {"kind": "word", "symbols": ["a"], "merges": {"a": "b"}},
+        {"kind": "word", "symbols": ["\ud800"], "merges": []},
+        {"kind": ["bpe"]},
+        {"symbols": None},
         {"mask": "yes"},
+        {"mask": None},
     ],
 )
 def test_a_file_that_is_no_tokenizer_is_refused(tokenizers, tmp_path, change):

@@ -13,13 +13,25 @@ from linnet.models.presets import model_config
 FIELDS = {"layers": ["norm"], "width": 8, "heads": 2, "ffn_width": 8, "vocab_size": 11, "causal": True}
 
 WRONG = [
-    ({"layers": []}, "model.layers is []: ", "at least 1 item"),
+    ({"layers": []}, "model.layers is []: ", 'it must be a list such as ["diag", "norm"]'),
+    ({"layers": "diag"}, "model.layers is 'diag': ", 'it must be a list such as ["diag", "norm"]'),
+    ({"layers": [3]}, "model.layers.0 is 3: ", "valid string"),
     ({"layers": ["diag", "nrm"]}, "model.layers.1 is 'nrm': ", "did you mean 'norm'?"),
     ({"layers": ["diag+"]}, "model.layers.0 is 'diag+': ", "unknown attention ''"),
     ({"heads": 3}, "model.heads is 3: ", "it must divide width = 8"),
     ({"heads": 0}, "model.heads is 0: ", "greater than or equal to 1"),
     ({"width": -8}, "model.width is -8: ", "greater than or equal to 1"),
     ({"width": "wide"}, "model.width is 'wide': ", "valid integer"),
+    ({"width": "8"}, "model.width is '8': ", "valid integer"),
+    ({"width": 8.0}, "model.width is 8.0: ", "valid integer"),
+    ({"width": True}, "model.width is True: ", "valid integer"),
+    ({"width": 10**7 + 1}, "model.width is 10000001: ", "less than or equal to 10000000"),
+    ({"ffn_width": 10**30}, f"model.ffn_width is {10**30}: ", "less than or equal to 10000000"),
+    ({"vocab_size": 2**31}, "model.vocab_size is 2147483648: ", "less than or equal to 1073741824"),
+    ({"max_length": 2**63}, f"model.max_length is {2**63}: ", "less than or equal to 1073741824"),
+    ({"tie": 1}, "model.tie is 1: ", "valid boolean"),
+    ({"dropout": True}, "model.dropout is True: ", "valid number"),
+    ({"dropout": float("nan")}, "model.dropout is nan: ", "finite number"),
     ({"vocab_size": 0}, "model.vocab_size is 0: ", "greater than or equal to 1"),
     ({"ffn_width": 2.5}, "model.ffn_width is 2.5: ", "valid integer"),
     ({"max_length": 0}, "model.max_length is 0: ", "greater than or equal to 1"),
@@ -30,7 +42,8 @@ WRONG = [
     ({"pad": 11}, "model.pad is 11: ", "it must be below vocab_size = 11"),
     ({"causal": False}, "model.output is 'causal_lm': ", "would see the one that it is to predict"),
     ({"output": "masked_ml"}, "model.output is 'masked_ml': ", "'causal_lm' or 'masked_lm'"),
-    ({"options": {"nrom": {}}}, "model.options is {'nrom': {}}: ", "did you mean 'norm'?"),
+    ({"options": {"nrom": {"phi": "elu"}}}, "model.options: unknown attention 'nrom': ", "did you mean 'norm'?"),
+    ({"options": {"diag+norm": {}}}, "model.options: unknown attention 'diag+norm': ", "norm"),
     ({"options": {"norm": 1}}, "model.options.norm is 1: ", "valid dictionary"),
     ({"widht": 8}, "unknown key of model 'widht': ", "did you mean 'width'?"),
     ({"preset": 3}, "model.preset is 3: ", "it must be a name"),
@@ -55,6 +68,18 @@ def test_what_is_missing_is_named():
 def test_a_saved_configuration_gives_the_same_again():
     config = parse_section(ModelConfig, {**FIELDS, "options": {"norm": {"phi": "elu"}}}, "model")
     assert parse_section(ModelConfig, config.model_dump(mode="json"), "model") == config
+
+
+def test_the_largest_sizes_that_are_allowed_can_be_counted():
+    import torch
+
+    from linnet.models.backbone import Model
+
+    largest = {"width": 10**7, "heads": 1, "ffn_width": 10**7, "vocab_size": 2**30, "max_length": 2**30}
+    fields = {**FIELDS, **largest, "layers": ["softmax"], "positions": "learned", "tie": False}
+    with torch.device("meta"):
+        model = Model(parse_section(ModelConfig, fields, "model"))
+    assert sum(parameter.nbytes for parameter in model.parameters()) > 10**16
 
 
 def test_configurations_and_presets_need_no_torch():

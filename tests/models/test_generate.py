@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from linnet.errors import InputError, LinnetError, UnsupportedError
-from linnet.models.generate import _nucleus
+from linnet.models.generate import _nucleus, _Sampler
 
 
 def in_parallel(model, ids, new):
@@ -107,6 +107,23 @@ def test_samples_follow_the_distribution(tiny, limits):
     assert ((observed - p).abs() <= 4 * (p * (1 - p) / 4000).sqrt() + 1e-6).all()
 
 
+def test_top_k_keeps_k_of_equal_tokens():
+    sampler = _Sampler(1.0, 2, None, seed=0, device=torch.device("cpu"))
+    assert len(sampler(torch.zeros(1000, 7)).unique()) == 2
+    best_and_one = torch.tensor([[1.0, 1.0, 9.0, 1.0]]).expand(50_000, 4)
+    drawn = sampler(best_and_one).unique()
+    assert len(drawn) == 2
+    assert 2 in drawn
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-40, 1.2e-38, 1e-30])
+@pytest.mark.parametrize("limits", [{}, {"top_k": 2}, {"top_p": 0.9}])
+def test_a_temperature_next_to_zero_takes_the_likeliest_token(tiny, temperature, limits):
+    model, ids = tiny("transnormer_t2_lm", tie=False), torch.randint(61, (2, 5))
+    greedy = model.generate(ids, max_new_tokens=8, temperature=0)
+    assert torch.equal(model.generate(ids, max_new_tokens=8, temperature=temperature, **limits), greedy)
+
+
 def test_the_nucleus_keeps_the_token_that_reaches_p():
     p = torch.tensor([[0.1, 0.5, 0.4]])
     assert _nucleus(p, 0.5).tolist() == torch.tensor([[0, 0.5, 0]]).tolist()
@@ -155,9 +172,11 @@ def test_models_that_cannot_write_say_so(tiny):
 
 def test_learned_positions_have_an_end(tiny):
     model = tiny("vanilla_lm", positions="learned", max_length=9)
-    assert model.generate(PROMPT, max_new_tokens=6).shape == (1, 9)
-    with pytest.raises(InputError, match=r"^max_new_tokens is 7: 10 tokens in all, but the model has 9 positions$"):
-        model.generate(PROMPT, max_new_tokens=7)
+    assert model.generate(PROMPT, max_new_tokens=7).shape == (1, 10)  # the last new token needs no position
+    with pytest.raises(InputError, match=r"^max_new_tokens is 8: 10 tokens to read, but the model has 9 positions$"):
+        model.generate(PROMPT, max_new_tokens=8)
+    whole = torch.zeros(1, 9, dtype=torch.int64)
+    assert [model.generate(whole, max_new_tokens=new).shape[1] for new in (0, 1)] == [9, 10]
 
 
 def test_output_that_is_not_finite_is_told(tiny):

@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from pathlib import Path
 
 import pytest
 import tomli_w
@@ -10,7 +11,9 @@ import torch
 
 import linnet
 from linnet.errors import InputError, LinnetError
-from linnet.models.loading import export_model, load_model
+from linnet.models.backbone import Model
+from linnet.models.config import ModelConfig
+from linnet.models.loading import export_model, load_model, load_weights
 from linnet.storage import save_checkpoint
 
 
@@ -20,8 +23,9 @@ def run(tiny, tmp_path):
     folder, models = tmp_path / "run", {}
     for step in (5, 10):
         models[step] = tiny("transnormer_t2_lm")
-        save_checkpoint(folder / "checkpoints", step, models[step].state_dict(), {}, {"step": step})
-    table = models[5].config.model_dump(mode="json", exclude_none=True)
+        table = models[step].config.model_dump(mode="json", exclude_none=True)
+        state = {"settings": {"task": "causal_lm", "model": table}}
+        save_checkpoint(folder / "checkpoints", step, models[step].state_dict(), {}, state)
     config = {"task": "causal_lm", "model": {"preset": "transnormer_t2_lm_small", **table}}
     (folder / "config.toml").write_text(tomli_w.dumps(config))
     return folder, models
@@ -38,6 +42,37 @@ def test_a_run_gives_its_newest_checkpoint_or_the_one_asked_for(run):
     assert not model.training
     assert same(model, models[10])
     assert same(load_model(folder, step=5), models[5])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name"),
+    [('phi = "1+elu"', 'phi = "elu"', "model.options"), ("tie = true", "tie = false", "model.tie")]
+    + [('task = "causal_lm"', 'task = "masked_lm"', "task")],
+)
+def test_a_checkpoint_of_another_model_of_the_same_shapes_is_refused(run, before, after, name):
+    folder, _ = run
+    text = (folder / "config.toml").read_text()
+    assert before in text
+    (folder / "config.toml").write_text(text.replace(before, after))
+    with pytest.raises(InputError) as error:
+        load_model(folder)
+    assert one_line(error) == f"{folder}: its checkpoints are of another model ({name} in config.toml differs)"
+
+
+def test_the_name_of_the_preset_is_only_information(run):
+    folder, models = run
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace("transnormer_t2_lm_small", "vanilla_lm"))
+    assert same(load_model(folder), models[10])
+
+
+def test_a_checkpoint_that_does_not_say_its_model_is_told_of(run):
+    folder, models = run
+    save_checkpoint(folder / "checkpoints", 11, models[5].state_dict(), {}, {"data": {}})
+    told = []
+    assert same(load_model(folder, warn=told.append), models[5])
+    assert len(told) == 1
+    assert told[0].startswith(f"{folder}/checkpoints/step-11 is of an earlier linnet")
 
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(run):
@@ -154,15 +189,35 @@ def test_bad_configurations_of_runs(run, text, message):
         ({"vocab_size": 60}, "the shape of embedding.weight is (61, 32), in the model (60, 32)"),
     ],
 )
-def test_weights_that_do_not_fit_are_named(tiny, tmp_path, change, message):
-    folder = export_model(tiny("transnormer_t2_lm"), tmp_path / "model")
-    about = json.loads((folder / "config.json").read_text())
-    about["model"].update(change)
-    (folder / "config.json").write_text(json.dumps(about))
+def test_weights_that_do_not_fit_are_named(tiny, change, message):
+    model = tiny("transnormer_t2_lm")
+    other = Model(ModelConfig(**{**model.config.model_dump(), **change}))
     with pytest.raises(InputError) as error:
-        load_model(folder)
+        load_weights(other, model.state_dict(), Path("model.safetensors"))
     assert message in one_line(error)
     assert "model.safetensors does not fit this model" in one_line(error)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda about: about["model"].update(norm="rms"),
+        lambda about: about["model"]["options"]["norm"].update(phi="elu"),
+        lambda about: about.update(tied={"output.weight": "embedding.weight"}),
+        lambda about: about.update(tied=None),
+        lambda about: about.pop("config_sha256"),
+    ],
+)
+def test_an_edited_export_is_refused(tiny, tmp_path, change):
+    folder = export_model(tiny("transnormer_t2_lm"), tmp_path / "model")
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(about))  # written otherwise, but the same
+    load_model(folder)
+    change(about)
+    (folder / "config.json").write_text(json.dumps(about))
+    with pytest.raises(LinnetError) as error:
+        load_model(folder)
+    assert "config.json has been changed" in one_line(error)
 
 
 def test_damaged_exports(tiny, tmp_path):

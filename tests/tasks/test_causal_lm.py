@@ -62,6 +62,13 @@ def test_uniform_guesses_have_the_perplexity_of_the_vocabulary(task):
     assert model.training
 
 
+def test_a_diverged_model_has_an_infinite_perplexity(task):
+    tokens = len(task.streams["test"].tokens)
+    assert task.metrics("test", 709.0 * tokens, tokens)["perplexity"] == math.exp(709)
+    metrics = task.metrics("test", 710.0 * tokens, tokens)
+    assert (metrics["loss"], metrics["perplexity"], metrics["word_perplexity"]) == (710, math.inf, math.inf)
+
+
 def test_a_part_of_a_split_has_no_metric_by_word(task):
     metrics = task.evaluate(Guess(torch.zeros(261)), "train", batches=1)
     assert metrics["tokens"] == 3 * 16

@@ -11,7 +11,7 @@ from linnet.models.backbone import Model
 from linnet.models.presets import model_config
 from linnet.storage import read_checkpoint, read_metrics, steps
 from linnet.train.guard import NonFiniteError
-from linnet.train.log import Screen
+from linnet.train.log import RunLog, Screen
 from linnet.train.loop import Trainer
 from linnet.train.run import prepare, resume_run, start_run
 
@@ -74,6 +74,33 @@ def test_stopping_after_every_step_is_bit_identical_with_sparse_records(task, co
     last = "checkpoints/step-6/"
     kept = {name: data for name, data in content(folder).items() if name.startswith((last, "metrics"))}
     assert kept == {n: d for n, d in content(tmp_path / "whole").items() if n.startswith((last, "metrics"))}
+
+
+def test_an_evaluation_is_recorded_once_whatever_is_killed(config, tmp_path, monkeypatch):
+    """A signal comes before a due evaluation, and twice a kill -9 right after its record, before anything is saved."""
+    settings = config(steps=6, log_every=1, save_every=0)
+    start_run(settings, tmp_path / "whole", Screen(quiet=True))
+    start_run(settings, tmp_path / "run", Stopping("step 3/6  loss"))
+    assert read_checkpoint(tmp_path / "run/checkpoints/step-3").state["position"]["evaluated"] == 0
+    before = RunLog.evaluation
+
+    class Killed(BaseException):
+        pass
+
+    def killed(log: RunLog, *arguments) -> None:
+        before(log, *arguments)
+        raise Killed
+
+    monkeypatch.setattr(RunLog, "evaluation", killed)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            resume_run(tmp_path / "run", Screen(quiet=True))
+        assert [r["split"] for r in read_metrics(tmp_path / "run/metrics.jsonl")] == ["train"] * 3 + ["valid"]
+    monkeypatch.undo()
+    assert resume_run(tmp_path / "run", Screen(quiet=True)).step == 6
+    assert content(tmp_path / "run") == content(tmp_path / "whole")
+    timings = [(r["step"], r["split"]) for r in read_metrics(tmp_path / "run/timings.jsonl")]
+    assert len(timings) == len(set(timings)) == 8
 
 
 def test_a_run_does_not_depend_on_the_state_of_random_generators(config, tmp_path):

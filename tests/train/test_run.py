@@ -17,11 +17,11 @@ import torch
 
 from linnet import storage
 from linnet.cli.app import run as linnet
-from linnet.config import dump_config, load_recipe
+from linnet.config import RunConfig, dump_config, load_recipe
 from linnet.errors import InputError, LinnetError
-from linnet.storage import RunLock, read_checkpoint, read_metrics, steps
+from linnet.storage import RunLock, read_checkpoint, read_metrics, save_checkpoint, steps
 from linnet.train.log import Screen
-from linnet.train.run import dry_run, evaluate_run, resume_run, start_run
+from linnet.train.run import _absolute, checkpoint_step, dry_run, evaluate_run, resume_run, start_run
 
 QUIET = Screen(quiet=True)
 
@@ -53,6 +53,32 @@ def recipe(config, tmp_path):
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def own_text(config, tmp_path):
+    """A configuration whose text is a file of the test's own, my.txt."""
+
+    def make(**train: object) -> RunConfig:
+        shutil.copy(config().data.path, tmp_path / "my.txt")
+        data = config().data.model_copy(update={"path": str(tmp_path / "my.txt")})
+        return config(**train).model_copy(update={"data": data})
+
+    return make
+
+
+def edit(folder: Path, before: str, after: str) -> None:
+    """Change one line of a run's configuration."""
+    text = (folder / "config.toml").read_text()
+    assert text.count(f"{before}\n") == 1
+    (folder / "config.toml").write_text(text.replace(f"{before}\n", f"{after}\n"))
+
+
+def age(folder: Path) -> None:
+    """Make the newest checkpoint one of a linnet that did not save the settings yet."""
+    checkpoint = read_checkpoint(folder / f"checkpoints/step-{steps(folder / 'checkpoints')[-1]}")
+    state = {key: value for key, value in checkpoint.state.items() if key not in ("settings", "device")}
+    save_checkpoint(folder / "checkpoints", checkpoint.step, checkpoint.model, checkpoint.optimizer, state)
 
 
 def test_the_files_of_a_run(config, tmp_path):
@@ -95,11 +121,23 @@ def test_a_dry_run_writes_nothing(config, tmp_path, monkeypatch):
 
 
 def test_a_finished_run_stays_as_it_is(config, tmp_path):
-    start_run(config(), tmp_path / "run", QUIET)
+    outcome = start_run(config(), tmp_path / "run", QUIET)
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock"]
-    before = {path: path.read_bytes() for path in files}
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
+    again = resume_run(tmp_path / "run", QUIET)
+    assert again._replace(seconds=0.0) == outcome._replace(seconds=0.0)
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino) for path in files} == before
+
+
+def test_a_finished_run_needs_neither_its_data_nor_a_folder_to_write_to(own_text, tmp_path, monkeypatch):
+    start_run(own_text(), tmp_path / "run", QUIET)
+    (tmp_path / "my.txt").unlink()
+
+    def locked(self: RunLock) -> None:
+        raise LinnetError("cannot lock")
+
+    monkeypatch.setattr(RunLock, "__enter__", locked)  # as in a folder that may only be read
     assert resume_run(tmp_path / "run", QUIET).step == 6
-    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_folder_with_something_in_it_is_refused(config, tmp_path):
@@ -125,7 +163,8 @@ def test_a_folder_that_is_no_run_is_refused(use, tmp_path):
 
 
 def test_a_second_process_is_refused(config, tmp_path):
-    start_run(config(), tmp_path / "run", QUIET)
+    start_run(config(steps=2), tmp_path / "run", QUIET)
+    edit(tmp_path / "run", "steps = 2", "steps = 6")
     program = "import sys, time\nfrom linnet.storage import RunLock\n"
     program += f"with RunLock({str(tmp_path / 'run')!r}):\n    print(flush=True)\n    time.sleep(60)\n"
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
@@ -161,29 +200,152 @@ def test_without_a_whole_checkpoint_nothing_is_overwritten(config, tmp_path):
     assert (tmp_path / "run/checkpoints/step-2/model.safetensors").exists()
 
 
-def test_a_checkpoint_of_another_model_is_refused(config, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (("ffn_width = 24", "ffn_width = 25"), "ffn_width"),
+        (('kind = "softmax"', 'kind = "rela"'), "options"),  # T1 has the shapes of T2
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(config, tmp_path, change, name):
     start_run(config(steps=2), tmp_path / "run", QUIET)
-    text = (tmp_path / "run/config.toml").read_text()
-    (tmp_path / "run/config.toml").write_text(text.replace("ffn_width = 24", "ffn_width = 25"))
+    edit(tmp_path / "run", *change)
     metrics = (tmp_path / "run/metrics.jsonl").read_bytes()
+    line = rf"run: its checkpoints are of another model \(model\.{name} in config\.toml differs\)$"
     for use in (resume_run, lambda folder, screen: evaluate_run(folder, "test", screen)):
-        with pytest.raises(InputError, match=r"step-2 does not fit this model: the shape of blocks\.0\.ffn"):
+        with pytest.raises(InputError, match=line):
             use(tmp_path / "run", QUIET)
+    edit(tmp_path / "run", "steps = 2", "steps = 4")  # not finished, then
+    with pytest.raises(InputError, match=line):
+        resume_run(tmp_path / "run", QUIET)
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == metrics
 
 
-def test_changed_data_are_refused(config, tmp_path):
-    text = tmp_path / "my.txt"
-    shutil.copy(config().data.path, text)
-    data = config().data.model_copy(update={"path": str(text)})
-    start_run(config().model_copy(update={"data": data}), tmp_path / "run", QUIET)
-    text.write_text("x" + text.read_text())
-    with pytest.raises(LinnetError, match="the data of this run have changed"):
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        ("lr = 0.01", "lr = 0.02", r"train\.lr is 0\.02, but the run was begun with 0\.01: put it back"),
+        ("seed = 0", "seed = 1", r"seed is 1, but the run was begun with 0"),
+        ("context = 24", "context = 32", r"data\.context is 32, but the run was begun with 24"),
+        ("eval_batches = 2", "eval_batches = 3", r"train\.eval_batches is 3"),
+    ],
+)
+def test_settings_that_decide_the_numbers_cannot_change(config, tmp_path, before, after, line):
+    start_run(config(steps=2), tmp_path / "run", QUIET)
+    edit(tmp_path / "run", before, after)
+    for use in (resume_run, lambda folder, screen: evaluate_run(folder, "test", screen)):
+        with pytest.raises(InputError, match=line):
+            use(tmp_path / "run", QUIET)
+    edit(tmp_path / "run", "steps = 2", "steps = 4")
+    with pytest.raises(InputError, match=line):
         resume_run(tmp_path / "run", QUIET)
+
+
+def test_how_often_to_save_and_tell_and_the_place_of_the_text_may_change(own_text, tmp_path):
+    start_run(own_text(steps=2), tmp_path / "run", QUIET)
+    (tmp_path / "my.txt").rename(tmp_path / "yours.txt")
+    for before, after in (("steps = 2", "steps = 4"), ("save_every = 2", "save_every = 1")):
+        edit(tmp_path / "run", before, after)
+    for before, after in (("log_every = 4", "log_every = 1"), ("eval_every = 3", "eval_every = 2")):
+        edit(tmp_path / "run", before, after)
+    edit(tmp_path / "run", f'path = "{tmp_path}/my.txt"', f'path = "{tmp_path}/yours.txt"')
+    screen = Listening()
+    assert resume_run(tmp_path / "run", screen).step == 4
+    assert screen.warnings == []
+
+
+def test_a_checkpoint_without_settings_is_one_line(config, tmp_path):
+    start_run(config(steps=2), tmp_path / "run", QUIET)
+    new = evaluate_run(tmp_path / "run", "test", QUIET)
+    age(tmp_path / "run")
+    screen = Listening()
+    assert resume_run(tmp_path / "run", screen).step == 2
+    assert evaluate_run(tmp_path / "run", "test", screen) == new
+    assert len(screen.warnings) == 2
+    assert all("step-2 is of an earlier linnet" in text for text in screen.warnings)
+    edit(tmp_path / "run", "steps = 2", "steps = 4")
+    with pytest.raises(LinnetError, match=r"run: its checkpoint is of an earlier linnet .* it cannot go on"):
+        resume_run(tmp_path / "run", QUIET)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_changed_data_are_refused(own_text, tmp_path, old):
+    start_run(own_text(steps=2), tmp_path / "run", QUIET)
+    if old:
+        age(tmp_path / "run")
+    text = tmp_path / "my.txt"
+    text.write_text("x" + text.read_text())
+    with pytest.raises(LinnetError, match=r"the data of the run have changed \(train\)"):
+        evaluate_run(tmp_path / "run", "test", Listening())
+    edit(tmp_path / "run", "steps = 2", "steps = 4")
+    with pytest.raises(LinnetError, match="it cannot go on" if old else r"the data of the run have changed \(train\)"):
+        resume_run(tmp_path / "run", QUIET)
+
+
+def test_a_changed_tokenizer_is_refused(config, tmp_path):
+    words = config(steps=2).data.model_copy(update={"tokenizer": "word"})
+    start_run(config(steps=2).model_copy(update={"data": words}), tmp_path / "run", QUIET)
+    file = tmp_path / "run/tokenizer.json"
+    content = json.loads(file.read_text())
+    content["symbols"][0], content["symbols"][1] = content["symbols"][1], content["symbols"][0]
+    file.write_text(json.dumps(content))
+    with pytest.raises(LinnetError, match=r"the data of the run have changed \(tokenizer\)"):
+        evaluate_run(tmp_path / "run", "test", QUIET)
+
+
+def test_the_default_places_of_data_are_kept(config, tmp_path, monkeypatch):
+    """A run on LINNET_DATA goes on without it, and where it names another corpus."""
+    for name, text in (("train", "a b c d\n" * 90), ("valid", "b c\n" * 30), ("test", "c d\n" * 30)):
+        for root in ("one", "other"):
+            folder = tmp_path / root / "wikitext-2"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"wiki.{name}.tokens").write_text(text if root == "one" else text.upper())
+    data = config().data.model_copy(update={"corpus": "wikitext", "path": None})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LINNET_DATA", "one")
+    start_run(config(steps=2).model_copy(update={"data": data}), tmp_path / "run", QUIET)
+    assert load_recipe(tmp_path / "run/config.toml").data.path == f"{tmp_path}/one/wikitext-2"
+    edit(tmp_path / "run", "steps = 2", "steps = 3")
+    monkeypatch.setenv("LINNET_DATA", f"{tmp_path}/other")
+    assert resume_run(tmp_path / "run", QUIET).step == 3
+    monkeypatch.delenv("LINNET_DATA")
+    edit(tmp_path / "run", "steps = 3", "steps = 4")
+    assert resume_run(tmp_path / "run", QUIET).step == 4
+
+
+def test_the_default_place_of_the_gpt2_tokenizer_is_kept(config, monkeypatch):
+    monkeypatch.setenv("LINNET_DATA", "/somewhere")
+    data = config().data.model_copy(update={"tokenizer": "gpt2"})
+    assert _absolute(config().model_copy(update={"data": data})).data.tokenizer_path == "/somewhere/gpt2-bpe"
+    assert _absolute(config()).data.tokenizer_path is None
+
+
+@pytest.mark.parametrize("loss", ['"x"', "null", "[1]"])
+def test_the_best_of_a_damaged_log_is_one_line(config, tmp_path, loss):
+    start_run(config(steps=2), tmp_path / "run", QUIET)
+    with (tmp_path / "run/metrics.jsonl").open("a") as file:
+        file.write(f'{{"step": 2, "split": "valid", "loss": {loss}}}\n')
+    with pytest.raises(LinnetError, match=r"metrics\.jsonl is damaged: the loss at step 2 is "):
+        checkpoint_step(tmp_path / "run", "best")
+
+
+def test_a_number_of_thousands_of_digits_is_no_step(tmp_path):
+    with pytest.raises(InputError, match="it must be last, best or the number of a step") as error:
+        checkpoint_step(tmp_path, "9" * 5000)
+    assert len(str(error.value)) < 200
+
+
+def test_what_a_killed_start_leaves_is_no_run(config, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.lock").touch()
+    (tmp_path / "run/.linnet-config.toml-123-abcd.tmp").write_text("task")
+    assert start_run(config(steps=2), tmp_path / "run", QUIET).step == 2
+    assert not list((tmp_path / "run").glob(".linnet-*"))
 
 
 def test_other_versions_and_threads_are_told(config, tmp_path, monkeypatch):
     start_run(config(steps=2), tmp_path / "run", QUIET)
+    edit(tmp_path / "run", "steps = 2", "steps = 3")
     monkeypatch.setattr("linnet.train.run.versions", lambda: {"linnet": "0", "torch": "9.9", "machine": "m"})
     screen = Listening()
     resume_run(tmp_path / "run", screen)
@@ -193,8 +355,7 @@ def test_other_versions_and_threads_are_told(config, tmp_path, monkeypatch):
 
 def test_a_longer_run_goes_on(config, tmp_path):
     start_run(config(steps=2), tmp_path / "run", QUIET)
-    text = (tmp_path / "run/config.toml").read_text()
-    (tmp_path / "run/config.toml").write_text(text.replace("steps = 2", "steps = 4"))
+    edit(tmp_path / "run", "steps = 2", "steps = 4")
     assert resume_run(tmp_path / "run", QUIET).step == 4
 
 

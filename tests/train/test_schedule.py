@@ -8,41 +8,53 @@ from linnet.config import TrainConfig, load_recipe
 from linnet.train.schedule import learning_rate
 
 
-def test_the_warm_up_is_a_straight_line():
+def rates(train: TrainConfig, *updates: int) -> list[float]:
+    return [learning_rate(train, n) for n in updates]
+
+
+def test_the_warm_up_is_a_straight_line_from_the_first_update():
     train = TrainConfig(steps=100, lr=1e-3, warmup=10, warmup_lr=1e-4, schedule="constant")
-    rates = [learning_rate(train, n) for n in range(1, 13)]
-    assert rates[0] == pytest.approx(1e-4 + 9e-4 / 10)
-    assert rates[9:] == pytest.approx([1e-3] * 3)
-    steps = [after - before for before, after in pairwise(rates[:10])]
-    assert steps == pytest.approx([steps[0]] * 9)
+    found = rates(train, *range(1, 14))
+    assert found[0] == 1e-4
+    assert found[5] == pytest.approx(5.5e-4)  # five updates are done, half of the way
+    assert found[10:] == [1e-3] * 3  # the first after ten
+    steps = [after - before for before, after in pairwise(found[:11])]
+    assert steps == pytest.approx([9e-5] * 10)
 
 
-def test_inverse_sqrt():
+def test_inverse_sqrt_counts_as_fairseq():
+    """fairseq sets the rate of update n by the n - 1 before it; the line has 8000 steps of 6.24875e-8."""
     train = load_recipe("transnormer_lm").train
-    assert learning_rate(train, 8000) == pytest.approx(5e-4)
-    assert learning_rate(train, 32_000) == pytest.approx(2.5e-4)
-    assert learning_rate(train, 1) == pytest.approx(1e-7 + (5e-4 - 1e-7) / 8000)
+    assert rates(train, 1, 2, 8001) == pytest.approx([1e-7, 1e-7 + 6.24875e-8, 5e-4], rel=1e-12)
+    assert rates(train, 8000) == pytest.approx([5e-4 - 6.24875e-8])
+    assert rates(train, 32_001, 18_001) == pytest.approx([2.5e-4, 5e-4 * 2 / 3])
 
 
-def test_polynomial_goes_to_the_end():
+def test_inverse_sqrt_without_warm_up():
+    train = TrainConfig(steps=20, lr=1.0, min_lr=0.3, schedule="inverse_sqrt")
+    assert rates(train, 1, 2, 5, 17) == pytest.approx([1.0, 1.0, 0.5, 0.3])
+
+
+def test_polynomial_counts_as_fairseq():
+    """Its line begins at 0, so the first update moves nothing; it would end one update after the last."""
     train = load_recipe("transnormer_roberta").train
-    assert learning_rate(train, 3000) == pytest.approx(5e-4)
-    assert learning_rate(train, 26_501) == pytest.approx(2.5e-4)
-    assert learning_rate(train, 50_000) == pytest.approx(5e-4 / 47_000)
+    assert rates(train, 1, 2, 3001) == pytest.approx([0.0, 5e-4 / 3000, 5e-4])
+    assert rates(train, 26_501, 50_000) == pytest.approx([2.5e-4, 5e-4 / 47_000])
     square = TrainConfig(steps=10, lr=1.0, schedule="polynomial", power=2.0)
-    assert learning_rate(square, 6) == pytest.approx(0.25)
+    assert rates(square, 1, 6, 10, 11) == pytest.approx([1.0, 0.25, 0.01, 0.0])
 
 
-def test_cosine_is_a_half_wave_to_the_least_rate():
-    train = TrainConfig(steps=110, lr=1.0, min_lr=0.2, warmup=10, schedule="cosine")
-    assert [learning_rate(train, n) for n in (10, 11, 61, 111)] == pytest.approx([1.0, 1.0, 0.6, 0.2])
+def test_cosine_is_a_half_wave_that_ends_at_the_last_update():
+    train = TrainConfig(steps=111, lr=1.0, min_lr=0.2, warmup=10, schedule="cosine")
+    assert rates(train, 1, 10, 11, 61, 111) == pytest.approx([0.0, 0.9, 1.0, 0.6, 0.2])
+    assert rates(train, 36) == pytest.approx([0.2 + 0.8 * (2 + 2**0.5) / 4])  # a quarter of the way
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "inverse_sqrt", "polynomial"])
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (1, 1), (5, 5), (7, 0), (40, 8)])
 def test_every_rate_is_usable_and_falls_after_the_warm_up(schedule, steps, warmup):
-    train = TrainConfig(steps=steps, warmup=warmup, schedule=schedule, lr=0.5, min_lr=0.01)
-    rates = [learning_rate(train, n) for n in range(1, steps + 1)]
-    assert all(0 < rate <= 0.5 for rate in rates)
-    late = rates[max(warmup - 1, 0) :]
+    train = TrainConfig(steps=steps, warmup=warmup, warmup_lr=0.01, schedule=schedule, lr=0.5, min_lr=0.01)
+    found = rates(train, *range(1, steps + 1))
+    assert all(0 < rate <= 0.5 for rate in found)
+    late = found[warmup:]
     assert late == sorted(late, reverse=True)
