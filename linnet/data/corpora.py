@@ -145,6 +145,7 @@ def _stdlib() -> Corpus:
 
 
 def default_wikitext() -> Path:
+    """WikiText-2 in LINNET_DATA, for a run that names no folder."""
     data = os.environ.get("LINNET_DATA")
     if not data:
         raise InputError("data.path is not set: name the folder of wiki.train.tokens, or set LINNET_DATA")

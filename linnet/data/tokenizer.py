@@ -256,6 +256,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
 
 
 def default_gpt2() -> Path:
+    """GPT-2's files in LINNET_DATA, for a run that names no folder."""
     data = os.environ.get("LINNET_DATA")
     if not data:
         raise InputError("the tokenizer 'gpt2' needs a folder of encoder.json and vocab.bpe, or LINNET_DATA")
