@@ -1,5 +1,8 @@
 """Masks, segments and comparisons that the tests of the ops share."""
 
+import subprocess
+import sys
+
 import torch
 from torch import Tensor
 
@@ -51,3 +54,24 @@ def relative(a: Tensor, b: Tensor) -> float:
         return float("inf")
     a, b = a.detach(), b.detach()
     return float((a - b).abs().max() / b.abs().max().clamp(min=1e-2))
+
+
+MEMORY = """
+import resource, torch
+from linnet.ops import {op}
+torch.set_num_threads(1)
+def run(N):
+    q, k, v = (torch.randn(4, 8, N, 64, requires_grad=True) for _ in range(3))
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    {op}(q, k, v).sum().backward()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base
+run(128)
+print(run(4096) / 1024)
+"""
+
+
+def memory_over_floor(op: str) -> float:
+    """Peak memory of forward and backward over the inputs, N = 4,096, in units of output and three gradients."""
+    program = [sys.executable, "-c", MEMORY.format(op=op)]
+    out = subprocess.run(program, capture_output=True, text=True, check=True, timeout=120)
+    return float(out.stdout) / 128  # MiB

@@ -1,8 +1,6 @@
 """exp_attention equals its dense twin at any scale of the features, and never reads the future."""
 
 import itertools
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ from torch import Tensor
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import exp_attention, reference
 from linnet.ops.exponential import _backward, _forward
-from tests.ops.cases import MASKS, grads, key_mask, relative, segments
+from tests.ops.cases import MASKS, grads, key_mask, memory_over_floor, relative, segments
 
 INF = torch.inf
 KINDS = list(itertools.product((True, False), (False, True)))
@@ -200,24 +198,9 @@ def test_the_ops_keep_their_promises_to_the_compiler() -> None:
         torch.library.opcheck(_backward, (*gradients, *inputs, causal, o, den, r, m_), test_utils=tests)
 
 
-MEMORY = """
-import resource, torch
-from linnet.ops import exp_attention
-torch.set_num_threads(1)
-def run(N):
-    q, k, v = (torch.randn(4, 8, N, 64, requires_grad=True) for _ in range(3))
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    exp_attention(q, k, v).sum().backward()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base
-run(128)
-print(run(4096) / 1024)
-"""
-
-
 def test_peak_memory_is_near_the_floor() -> None:
-    """Forward and backward at N = 4,096: output and three gradients are 128 MiB, and 1.1 times that is allowed."""
-    out = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, timeout=120)
-    assert float(out.stdout) < 1.1 * 128
+    """Output and three gradients are the floor of forward and backward, and 1.1 times that is allowed."""
+    assert memory_over_floor("exp_attention") < 1.1
 
 
 @pytest.mark.parametrize(

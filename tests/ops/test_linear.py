@@ -1,8 +1,6 @@
 """linear_attention equals its dense twin in values and gradients, whatever is switched on."""
 
 import itertools
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import linear_attention, reference
-from tests.ops.cases import MASKS, grads, key_mask, relative, segments
+from tests.ops.cases import MASKS, grads, key_mask, memory_over_floor, relative, segments
 
 CASES = [
     case
@@ -117,24 +115,9 @@ def test_compiles_to_one_graph(causal: bool) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-MEMORY = """
-import resource, torch
-from linnet.ops import linear_attention
-torch.set_num_threads(1)
-def run(N):
-    q, k, v = (torch.randn(4, 8, N, 64, requires_grad=True) for _ in range(3))
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    linear_attention(q, k, v).sum().backward()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base
-run(64)
-print(run(4096) / 1024)
-"""
-
-
 def test_peak_memory_is_near_the_floor() -> None:
-    """Forward and backward at N = 4,096: output and three gradients are 128 MiB, and 1.1 times that is allowed."""
-    out = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, timeout=120)
-    assert float(out.stdout) < 1.1 * 128
+    """Output and three gradients are the floor of forward and backward, and 1.1 times that is allowed."""
+    assert memory_over_floor("linear_attention") < 1.1
 
 
 @pytest.mark.parametrize(
