@@ -51,7 +51,7 @@ class Trial(NamedTuple):
 
 
 LRPE = "model.options.softmax.positions=lrpe"
-SMALL = (  # half an epoch of WikiText-2, so no dropout: no token is seen twice
+SMALL = (  # less than an epoch of WikiText-2, so no dropout: no token is seen twice
     "data.vocab_size=4096",
     "model.dropout=0.0",
     "train.steps=500",
