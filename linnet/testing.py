@@ -80,8 +80,10 @@ def check_attention(
         if causal is None:
             raise InputError("causal is None: give True or False with a mechanism's name")
         attention = create_attention(attention, heads=heads, head_dim=head_dim, causal=causal, **(options or {}))
-    if not lengths:
-        raise InputError("lengths is empty: give at least one number of tokens")
+    if not callable(attention):
+        raise InputError(f"attention is a {type(attention).__name__}: it must be a name, a core or a function")
+    if not isinstance(lengths, tuple | list) or not lengths:
+        raise InputError(f"lengths is {lengths!r}: give a list of numbers of tokens")
     causal = bool(getattr(attention, "causal", False)) if causal is None else causal
     training = isinstance(attention, nn.Module) and attention.training
     try:
@@ -121,7 +123,10 @@ class _Trial:
             self.name, self.masks, self.packs = self.core.name, True, self.core.packed
             self.heads, self.head_dim = self.core.heads, self.core.head_dim
         else:
-            known = inspect.signature(fn.forward if isinstance(fn, nn.Module) else fn).parameters
+            try:
+                known = set(inspect.signature(fn.forward if isinstance(fn, nn.Module) else fn).parameters)
+            except ValueError:  # a function of C has no signature: it is not asked about masks
+                known = set()
             self.name = getattr(fn, "__name__", type(fn).__name__)
             self.masks, self.packs = "key_mask" in known, "segments" in known
             self.lengths = self._lengths_that_run()
@@ -164,15 +169,20 @@ class _Trial:
 
     def _lengths_that_run(self) -> tuple[int, ...]:
         """For a foreign function, which may take some lengths only."""
-        good = []
+        good, why = [], ""
         for N in self.lengths:
+            q, k, v = self.inputs(N)
             try:
-                self.fn(*self.inputs(N))
-                good.append(N)
-            except (LinnetError, RuntimeError, AssertionError, ValueError):
+                o = self.fn(q, k, v)
+            except (LinnetError, RuntimeError, AssertionError, ValueError, TypeError) as error:
+                why = " ".join(str(error).split())
                 continue
+            if not isinstance(o, Tensor) or o.shape != v.shape:
+                what = f"shape {tuple(o.shape)}" if isinstance(o, Tensor) else f"a {type(o).__name__}"
+                raise InputError(f"{self.name} gives {what}: it must give the shape of v, {tuple(v.shape)}")
+            good.append(N)
         if not good:
-            raise InputError(f"{self.name} runs at none of the lengths {self.lengths}")
+            raise InputError(f"{self.name} runs at none of the lengths {self.lengths}: {why}")
         return tuple(good)
 
     def typed(self, dtype: torch.dtype) -> Callable[..., Tensor]:

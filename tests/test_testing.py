@@ -75,3 +75,17 @@ def test_a_module_is_measured_in_its_own_half_precision() -> None:
 def test_an_option_may_take_the_recurrent_form_away() -> None:
     report = check_attention("lln", causal=True, raises=False, options={"statistics": "tensor"})
     assert not report["reads the future"].passed and "recurrent form" not in str(report)
+
+
+def test_what_is_no_attention_is_one_line() -> None:
+    assert check_attention(torch.nn.functional.scaled_dot_product_attention, causal=False).passed
+    for fn, message in (
+        (3, "must be a name"),
+        (lambda q, k, v: v[:, :, :1], "must give the shape of v"),
+        (lambda q, k, v: (v,), "gives a tuple"),
+        (lambda q: q, "runs at none"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_attention(fn, causal=False)
+    with pytest.raises(InputError, match="lengths is 7"):
+        check_attention("elu", causal=True, lengths=7)

@@ -13,7 +13,7 @@ from linnet.config import Settings, parse_section
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops.layout import check_mask, check_qkv, check_state, layout
 from linnet.ops.positions import reflect, rotary_angles, rotate
-from linnet.ops.precision import State
+from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
 
 Positions = Literal["lrpe", "rope", "none"]
@@ -32,6 +32,7 @@ class Core(nn.Module):
     recurrent: ClassVar[bool] = True  # prefill and step exist where causal
     packed: ClassVar[bool] = True  # segments are supported
     any_length: ClassVar[bool] = True
+    state_types: tuple[str, ...] = ()  # of a state's tensors: "sum", "input", "moment", "count" or "flag"
     qkv_gain: ClassVar[float] = 2**-0.5  # of the Xavier initialization of the query, key and value projections
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: Settings) -> None:
@@ -113,19 +114,34 @@ class Core(nn.Module):
         self.check_recurrent()
         if key_mask is not None:
             key_mask = check_mask(key_mask, q.shape[0], q.shape[2])
-        check_state(state, self.state_shapes(q.shape[0], v.shape[3]))
-        o, state = self.extend(q, k, v, key_mask, state)
+        o, state = self.extend(q, k, v, key_mask, self._checked_state(state, v))
         return self.finish(o).to(v.dtype), state
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         """One token more: q, k, v (B,H,1,.) and the state after the token before."""
         self._check(q, k, v, None)
         self.check_recurrent()
-        if q.shape[2] != 1 or state is None:
-            raise InputError(f"step takes one token and a state, not {q.shape[2]} tokens: prefill starts a state")
-        check_state(state, self.state_shapes(q.shape[0], v.shape[3]))
-        o, state = self.advance(q, k, v, state)
+        if q.shape[2] != 1:
+            raise InputError(f"step takes one token, not {q.shape[2]}: prefill takes several")
+        checked = self._checked_state(state, v)
+        if checked is None:
+            raise InputError("state is None: prefill starts a state")
+        o, state = self.advance(q, k, v, checked)
         return self.finish(o).to(v.dtype), state
+
+    def _checked_state(self, state: State | None, v: Tensor) -> State | None:
+        """A state of the right shapes, in the types that this mechanism keeps whatever was made of it since."""
+        check_state(state, self.state_shapes(v.shape[0], v.shape[3]), v.device)
+        if state is None or not self.state_types:
+            return state
+        types = {
+            "sum": accumulator(v.dtype),
+            "input": v.dtype,
+            "moment": torch.float64,
+            "count": torch.int64,
+            "flag": torch.bool,
+        }
+        return tuple(part.to(types[kind]) for part, kind in zip(state, self.state_types, strict=True))
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         """`extend` by one token, written for speed where that pays."""
@@ -175,7 +191,10 @@ class RelativePositions(nn.Module):
         before = self.theta.data if self.kind == "lrpe" else None
         super()._apply(fn, recurse)
         if before is not None and self.theta.dtype in (torch.float16, torch.bfloat16):
+            gradient = self.theta.grad
+            self.theta.grad = None
             self.theta.data = before.to(self.theta.device)
+            self.theta.grad = None if gradient is None else gradient.float()
         return self
 
 

@@ -43,6 +43,8 @@ class DiagAttention(Core):
     def __init__(self, heads: int, head_dim: int, causal: bool, options: DiagOptions) -> None:
         super().__init__(heads, head_dim, causal, options)
         self.positions = RelativePositions(options.positions, head_dim)
+        near = "input" if options.kind == "softmax" else "sum"
+        self.state_types = (near, near, "flag", "count")
 
     def _rule(self, causal: bool) -> Rule:
         return Rule(self.options.kind, causal, self.head_dim**-0.5, self.options.dropout if self.training else 0.0)

@@ -26,6 +26,7 @@ class EluAttention(Core):
     what = "1+elu features, divided by their sum"
     paper = "Transformers are RNNs, ICML 2020, arXiv 2006.16236"
     cost = "N D^2"
+    state_types = ("sum", "sum")
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None

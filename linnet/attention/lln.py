@@ -106,6 +106,7 @@ class LlnAttention(Core):
     what = "exponential features, matched in log-variance to softmax"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
     cost = "N D^2"
+    state_types = ("sum", "sum", "sum", "moment")
     Options = LlnOptions
     options: LlnOptions
 

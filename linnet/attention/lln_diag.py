@@ -42,6 +42,7 @@ class LlnDiagAttention(Core):
         )
         blocks = DiagOptions(block=options.block or head_dim, positions="none")
         self.diag = DiagAttention(heads, head_dim, causal, blocks)
+        self.state_types = (*self.lln.state_types, *self.diag.state_types)
         if options.mix != "average":
             self.r = nn.Parameter(torch.full((1, heads, 1, head_dim), 0.5))
         if options.mix == "scale":

@@ -71,6 +71,11 @@ class MultiheadAttention(nn.Module):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """(output, weights or None), shaped as torch's; in `key_padding_mask` True (or -inf) means: ignore."""
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            if not isinstance(x, Tensor):
+                raise InputError(f"{name} is a {type(x).__name__}: it must be a tensor")
+            if x.dtype != self.in_proj_weight.dtype and not torch.is_autocast_enabled(x.device.type):
+                raise InputError(f"{name} is {x.dtype}: the parameters are {self.in_proj_weight.dtype}")
         batched = query.dim() == 3
         inputs = [x if batched else x.unsqueeze(0) for x in (query, key, value)]
         if batched and not self.batch_first:

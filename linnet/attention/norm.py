@@ -62,6 +62,7 @@ class NormAttention(Core):
     what = "linear attention without a denominator, then a norm over the merged width"
     paper = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
     cost = "N D^2"
+    state_types = ("sum", "count")
     Options = NormOptions
     options: NormOptions
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from linnet.attention.base import Core, Positions, RelativePositions, positions_of
 from linnet.config import Settings
+from linnet.errors import InputError
 from linnet.ops import reference
 from linnet.ops.block import Rule, dense
 from linnet.ops.layout import layout, visible
@@ -29,6 +30,7 @@ class SoftmaxAttention(Core):
     what = "softmax over all keys"
     paper = "Attention Is All You Need, NeurIPS 2017, arXiv 1706.03762"
     cost = "N^2 D"
+    state_types = ("input", "input", "flag", "count")
     Options = SoftmaxOptions
     options: SoftmaxOptions
 
@@ -68,6 +70,8 @@ class SoftmaxAttention(Core):
         see = torch.ones(N, N, dtype=torch.bool, device=q.device).tril() & real[:, None, None, :]  # (B, 1, N, N)
         if state is not None:
             old_k, old_v, old_real, _ = state
+            if not old_k.shape[2] == old_v.shape[2] == old_real.shape[1]:
+                raise InputError("state holds keys, values and flags of different lengths: they must have one")
             see = torch.cat([old_real[:, None, None].expand(-1, 1, N, -1), see], dim=3)  # (B, 1, N, old + N)
             k, v = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2)
             real = torch.cat([old_real, real], dim=1)

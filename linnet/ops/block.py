@@ -53,6 +53,8 @@ def block_attention(
         raise InputError(f"causal is {causal!r}: it must be True or False")
     if not isinstance(block, int) or isinstance(block, bool) or block < 1:
         raise InputError(f"block is {block!r}: it must be a whole number of at least 1")
+    if scale is not None and (not isinstance(scale, int | float) or isinstance(scale, bool)):
+        raise InputError(f"scale is {scale!r}: it must be a number or None")
     if choose("block_attention", ("reference", "torch"), backend) == "reference":
         return reference.block_attention(q, k, v, block, kind, causal, key_mask, segments, scale)
     rule = Rule(kind, causal, q.shape[-1] ** -0.5 if scale is None else scale)
@@ -118,7 +120,9 @@ def _shifted(q: Tensor, k: Tensor, v: Tensor, real: Tensor, block: int, rule: Ru
     """A key mask: turn every row so that its first real token comes first, attend, turn back."""
     there, back = turns(real)
     a, b, c = (pick(x, there) for x in (q, k, v))
-    return pick(_aligned(a, b, c, real.gather(1, there), block, rule), back)
+    o = pick(_aligned(a, b, c, real.gather(1, there), block, rule), back)
+    before = real.cumsum(dim=1) == 0  # the padding before the first real token, which was turned to the end
+    return o.masked_fill(before[:, None, :, None], 0)
 
 
 def turns(real: Tensor) -> tuple[Tensor, Tensor]:

@@ -46,8 +46,8 @@ def exp_attention(
         if not isinstance(flag, bool):
             raise InputError(f"{name} is {flag!r}: it must be True or False")
     D, E = log_q.shape[3], v.shape[3]
-    check_state(state, [(B, H, D, E), (B, H, D), (B, H, D)])
-    refuse_forward_mode(log_q, log_k, v)
+    check_state(state, [(B, H, D, E), (B, H, D), (B, H, D)], v.device)
+    refuse_forward_mode(log_q, log_k, v, *(state or ()))
     if choose("exp_attention", ("reference", "torch"), backend) == "reference":
         return reference.exp_attention(log_q, log_k, v, causal, key_mask, segments, state, return_state)
     where = layout(B, N, key_mask, segments, v.device)

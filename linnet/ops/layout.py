@@ -89,7 +89,7 @@ def visible(where: Layout, causal: bool) -> Tensor:
     return see
 
 
-def check_state(state: object, shapes: Sequence[tuple[int | None, ...]]) -> None:
+def check_state(state: object, shapes: Sequence[tuple[int | None, ...]], device: torch.device) -> None:
     """A one-line error unless `state` is None or a tuple of tensors of these shapes, None being any size."""
     if state is None:
         return
@@ -103,6 +103,8 @@ def check_state(state: object, shapes: Sequence[tuple[int | None, ...]]) -> None
     if not fits:
         given = ", ".join(str(tuple(part.shape)) for part in state) or "nothing"
         raise InputError(f"state holds {given}: it must hold the shapes {wanted}")
+    if any(part.device != device for part in state):
+        raise InputError(f"state is on {state[0].device}: it must be on {device} with the rest")
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:

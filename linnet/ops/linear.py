@@ -40,6 +40,7 @@ def linear_attention(
     """
     B, _, N = check_qkv(phi_q, phi_k, v)
     _check_extras(phi_q, v, causal, normalize, segments, log_decay, state, return_state)
+    refuse_forward_mode(phi_q, phi_k, v, log_decay, *(state or ()))
     if choose("linear_attention", ("reference", "torch"), backend) == "reference":
         return reference.linear_attention(
             phi_q, phi_k, v, causal, normalize, key_mask, segments, log_decay, state, return_state
@@ -80,7 +81,6 @@ def _check_extras(
     for name, flag in (("causal", causal), ("normalize", normalize), ("return_state", return_state)):
         if not isinstance(flag, bool):
             raise InputError(f"{name} is {flag!r}: it must be True or False")
-    refuse_forward_mode(q, v, log_decay)
     if log_decay is not None:
         if not causal:
             raise UnsupportedError("log_decay needs causal=True")
@@ -89,7 +89,7 @@ def _check_extras(
             raise InputError(f"log_decay has shape {shape}: it must be a tensor (heads,) = ({H},)")
     if segments is not None and not causal and (state is not None or return_state):
         raise UnsupportedError("a state together with segments needs causal=True")
-    check_state(state, [(B, H, D, v.shape[3]), (B, H, D)][: 1 + normalize])
+    check_state(state, [(B, H, D, v.shape[3]), (B, H, D)][: 1 + normalize], v.device)
 
 
 def _bidirectional(

@@ -205,3 +205,38 @@ def test_types_are_strict(arguments: dict) -> None:
 def test_a_core_says_what_it_is() -> None:
     shown = str(linnet.create_mixer("diag", width=32, heads=4, causal=True, block=8))
     assert "heads=4" in shown and "causal=True" in shown and "block=8" in shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_follows_a_model_to_another_type(name: str) -> None:
+    mixer = linnet.create_mixer(name, width=16, heads=2, causal=True)
+    x = torch.randn(2, 9, 16)
+    y = mixer(x)
+    _, state = mixer.prefill(x[:, :8])
+    for dtype in (torch.float64, torch.bfloat16):
+        moved = tuple(part.to(dtype) for part in state)  # counts and flags too
+        last, after = mixer.step(x[:, 8:], moved)
+        assert difference(last, y[:, 8:]) < (1e-5 if dtype == torch.float64 else 0.05)
+        assert [part.dtype for part in after] == [part.dtype for part in state]
+    half, _ = mixer.bfloat16().step(x[:, 8:].bfloat16(), state)
+    assert half.dtype == torch.bfloat16 and difference(half.float(), y[:, 8:]) < 0.1
+    with pytest.raises(InputError, match="on meta"):
+        mixer.step(x[:, 8:].bfloat16(), tuple(part.to("meta") for part in state))
+
+
+def test_a_model_with_gradients_can_be_turned_to_half() -> None:
+    mixer = linnet.create_mixer("norm", width=16, heads=2, causal=True)
+    mixer(torch.randn(2, 9, 16)).sum().backward()
+    mixer.bfloat16()
+    torch.optim.AdamW(mixer.parameters()).step()
+    theta = mixer.core.positions.theta
+    assert theta.dtype == theta.grad.dtype == torch.float32
+
+
+def test_forward_mode_is_refused_for_keys_and_states() -> None:
+    q = torch.rand(1, 1, 5, 4)
+    S = torch.rand(1, 1, 4, 4)
+    with pytest.raises(UnsupportedError, match="reverse mode"):
+        torch.func.jvp(lambda k: linear_attention(q, k, q), (q,), (q,))
+    with pytest.raises(UnsupportedError, match="reverse mode"):
+        torch.func.jvp(lambda s: linear_attention(q, q, q, state=(s,)), (S,), (S,))
