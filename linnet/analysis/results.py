@@ -81,21 +81,21 @@ def _budget(records: Sequence[Record]) -> str:
     )
 
 
-def curves(records: Sequence[Record], title: str) -> Figure:
+def curves(records: Sequence[Record], note: str) -> Figure:
     """Validation perplexity against tokens, the mean over seeds, with the range shaded."""
     series = []
     for row, runs in by_row(records).items():
-        found: dict[int, list[float]] = {}
+        found: dict[float, list[float]] = {}
         for run in runs:
             tokens = {entry["step"]: entry["tokens"] for entry in run["curve"] if entry["split"] == "train"}
             for entry in run["curve"]:
                 if entry["split"] == "valid":
-                    found.setdefault(tokens[entry["step"]], []).append(entry["perplexity"])
+                    found.setdefault(tokens[entry["step"]] / 1e6, []).append(entry["perplexity"])
         x = sorted(found)
         low, high = ([pick(found[t]) for t in x] for pick in (min, max))
         mean = [statistics.fmean(found[t]) for t in x]
         series.append(Series(row, x, mean, *((low, high) if len(runs) > 1 else (None, None))))
-    return Figure(title, "tokens", "validation perplexity", series, log_y=True)
+    return Figure("Validation perplexity", "million tokens", "per token", series, log_y=True, note=note)
 
 
 def render(folder: Path, title: str) -> tuple[Path, Path]:
