@@ -53,5 +53,5 @@ class Registry:
         return self._added[name]
 
 
-ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead"))
+ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead", "relative"))
 TASK = Registry("task", "linnet.tasks", machinery=("base",))

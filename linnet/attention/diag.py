@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from linnet.attention.base import Core, Positions, RelativePositions, positions_of
+from linnet.attention.base import Core
+from linnet.attention.relative import Positions, RelativePositions, positions_of
 from linnet.config import Settings
 from linnet.ops import block_attention, reference
 from linnet.ops.block import Rule, attend_blocks, attend_layout, dense, pick, turns

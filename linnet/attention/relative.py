@@ -1,0 +1,57 @@
+"""Relative positions of queries and keys: rotary, and the LRPE form that TransNormer's released code has."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from linnet.errors import InputError
+from linnet.ops.layout import layout
+from linnet.ops.positions import reflect, rotary_angles, rotate
+
+Positions = Literal["lrpe", "rope", "none"]
+
+
+class RelativePositions(nn.Module):
+    """Rotary positions: "rope" with fixed angles, "lrpe" with learned angles after a frozen Householder reflection."""
+
+    u: Tensor
+
+    def __init__(self, kind: Positions, head_dim: int) -> None:
+        super().__init__()
+        self.kind, self.head_dim = kind, head_dim
+        if kind != "none" and head_dim % 2:
+            raise InputError(f"positions={kind!r} needs an even head width, not {head_dim}")
+        if kind == "lrpe":
+            self.theta = nn.Parameter(rotary_angles(head_dim))
+            self.register_buffer("u", nn.functional.normalize(torch.randn(head_dim), dim=0))
+
+    def forward(self, x: Tensor, position: Tensor) -> Tensor:
+        """x (B,H,N,D) at `position` (N,) or (B,N)."""
+        if self.kind == "none":
+            return x
+        if self.kind == "rope":
+            return rotate(x, rotary_angles(self.head_dim, x.device), position)
+        return rotate(reflect(x, self.u), self.theta, position)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "RelativePositions":
+        """Angles stay float32 in a module that is turned to half: 8 bits of an angle, times t, are noise."""
+        before = self.theta.data if self.kind == "lrpe" else None
+        super()._apply(fn, recurse)
+        if before is not None and self.theta.dtype in (torch.float16, torch.bfloat16):
+            gradient = self.theta.grad
+            self.theta.grad = None
+            self.theta.data = before.to(self.theta.device)
+            self.theta.grad = None if gradient is None else gradient.float()
+        return self
+
+
+def positions_of(
+    x: Tensor, key_mask: Tensor | None, segments: Tensor | None, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Where the tokens of x (B,H,N,D) stand, (N,) or (B,N), and where the next would, (B,); `start` (B,) is added."""
+    where = layout(x.shape[0], x.shape[2], key_mask, segments, x.device)
+    length = torch.as_tensor(where.length, device=x.device).expand(x.shape[0])
+    if start is None:
+        return where.position, length
+    return where.position + start[:, None], length + start
