@@ -162,12 +162,19 @@ def _walk(
         yield _Chunk(tokens, some, *(x.expand(B, H, -1, -1).flatten(0, 1) for x in parts))
 
 
+def _rows(x: Tensor) -> Tensor:
+    """(BH, N, width) where that is a mere view, else x (B,H,N,width): three axes are cheaper to slice."""
+    return x.flatten(0, 1) if x.is_contiguous() else x
+
+
 def _take(x: Tensor, chunk: _Chunk, dtype: torch.dtype, masked: bool = False) -> Tensor:
     """One chunk of x as (BH, C, width); masked keys and values become 0."""
-    part = x[:, :, chunk.tokens].to(dtype)
+    part = x[..., chunk.tokens, :]
+    if part.dtype != dtype:
+        part = part.to(dtype)
     if masked and chunk.real is not None:
-        part = part.masked_fill(~chunk.real[:, None, :, None], 0)
-    return part.reshape(-1, part.shape[2], part.shape[3])
+        part = part.view(*chunk.real.shape[:1], -1, *part.shape[-2:]).masked_fill(~chunk.real[:, None, :, None], 0)
+    return part if part.dim() == 3 else part.reshape(-1, part.shape[2], part.shape[3])
 
 
 def _times(x: Tensor, weight: Tensor | None) -> Tensor:
@@ -214,8 +221,10 @@ def _causal_loop(
     o = torch.empty_like(v)
     den = torch.empty(B, H, N if normalize else 0, dtype=dtype, device=v.device)
     S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
+    chunks, out = _walk(q, real, run, time, log_decay, strict), _rows(o)
+    q, k, v = (_rows(x) if real is None else x for x in (q, k, v))
     with no_autocast(v.device):
-        for chunk in _walk(q, real, run, time, log_decay, strict):
+        for chunk in chunks:
             a, b, w = _take(q, chunk, dtype), _take(k, chunk, dtype, True), _take(v, chunk, dtype, True)
             A = _triangle(torch.bmm(a, b.mT), chunk, strict)
             old = _times(a, chunk.read)
@@ -225,7 +234,7 @@ def _causal_loop(
                 part /= d
                 den[:, :, chunk.tokens] = d.view(B, H, -1)
                 z = _next(z, b, torch.ones_like(d), chunk)
-            o[:, :, chunk.tokens] = part.view(B, H, -1, E)
+            out[..., chunk.tokens, :] = part if out.dim() == 3 else part.view(B, H, -1, E)
             S = _next(S, b, w, chunk)
     return o, den, S.view(B, H, D, E), z.view(B, H, D)
 
