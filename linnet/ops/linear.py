@@ -284,6 +284,9 @@ def _causal_backward(
     with no_autocast(v.device):
         S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
         chunks = list(_walk(q, real, run, time, log_decay, strict))
+        if real is None:
+            q, k, v, go, o = (_rows(x) for x in (q, k, v, go, o))
+        to_q, to_k, to_v = (_rows(x) if real is None else x for x in (dq, dk, dv))
         for chunk in chunks:
             b, w = _take(k, chunk, dtype, True), _take(v, chunk, dtype, True)
             g, gd = gradient(chunk)
@@ -293,9 +296,9 @@ def _causal_backward(
                 past.baddbmm_(gd, z.mT)
                 z = _next(z, b, torch.ones_like(gd), chunk)
             part = _times(past, chunk.read).baddbmm_(_triangle(P, chunk, strict), b)
-            dq[:, :, chunk.tokens] = part.view(B, H, -1, D)
+            to_q[..., chunk.tokens, :] = part if to_q.dim() == 3 else part.view(B, H, -1, D)
             S = _next(S, b, w, chunk)
-        S, z = _start(gS, q, D, E), _start(gz, q, D, 1)
+        S, z = _start(gS, dq, D, E), _start(gz, dq, D, 1)
         for chunk in reversed(chunks):
             a, b, w = _take(q, chunk, dtype), _take(k, chunk, dtype, True), _take(v, chunk, dtype, True)
             g, gd = gradient(chunk)
@@ -306,18 +309,19 @@ def _causal_backward(
                 future += z.mT
                 z = _times(z, chunk.keep).baddbmm_(old.mT, gd)
             P = _triangle(P, chunk, strict)
-            _put(dk, _times(future, chunk.write).baddbmm_(P.mT, a), chunk)
-            _put(dv, _times(torch.bmm(b, S), chunk.write).baddbmm_(A.mT, g), chunk)
+            _put(to_k, _times(future, chunk.write).baddbmm_(P.mT, a), chunk)
+            _put(to_v, _times(torch.bmm(b, S), chunk.write).baddbmm_(A.mT, g), chunk)
             S = _times(S, chunk.keep).baddbmm_(old.mT, g)
     return dq, dk, dv, S.view(B, H, D, E), z.view(B, H, D)
 
 
 def _put(dx: Tensor, part: Tensor, chunk: _Chunk) -> None:
-    """Write one chunk of a key's or value's gradient; masked ones get 0."""
-    part = part.view(dx.shape[0], dx.shape[1], *part.shape[1:])
+    """Write one chunk of a gradient; masked keys and values get 0."""
+    if dx.dim() == 4:
+        part = part.view(dx.shape[0], dx.shape[1], *part.shape[1:])
     if chunk.real is not None:
         part = part.masked_fill(~chunk.real[:, None, :, None], 0)
-    dx[:, :, chunk.tokens] = part
+    dx[..., chunk.tokens, :] = part
 
 
 @_causal_backward.register_fake
