@@ -19,6 +19,7 @@ from linnet.ops import reference
 from linnet.ops.backend import choose
 from linnet.ops.exponential_chunk import Maybe, chunks, exp_, store
 from linnet.ops.layout import check_qkv, check_state, layout
+from linnet.ops.operator import Operator
 from linnet.ops.precision import FLOOR, State, accumulator, no_autocast, refuse_forward_mode
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -70,9 +71,7 @@ def _empty_state(k: Tensor, v: Tensor) -> State:
     return zeros[..., :E], zeros[..., E], zeros[..., E + 1] + FLOOR
 
 
-def _add_later(
-    o: Tensor, den: Tensor, r: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Tensor
-) -> Tensor:
+def _add_later(o: Tensor, den: Tensor, r: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Tensor) -> Tensor:
     """Joins a causal result with what each token sees of its run after itself: a second pass from the end."""
     seen = F.pad(run[:, 1:] == run[:, :-1], (1, 0))  # the first key of a run is later than nobody
     seen = seen if real is None else seen & real
@@ -101,8 +100,7 @@ def _step(
     return (num / den.masked_fill(den == 0, 1)).to(v.dtype), S, z, top  # M11
 
 
-@torch.library.custom_op("linnet::exp_attention", mutates_args=())
-def _forward(
+def _forward_loop(
     q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S: Tensor, z: Tensor, m: Tensor, causal: bool
 ) -> Outputs:
     """o, its denominator relative to e^r, r, and the state after the last token."""
@@ -132,8 +130,7 @@ def _forward(
     return o, den, r, *_unpack(T, S), top.view(m.shape)
 
 
-@torch.library.custom_op("linnet::exp_attention_backward", mutates_args=())
-def _backward(
+def _backward_loop(
     g: Tensor, dden: Tensor, dS: Tensor, dz: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe,
     S: Tensor, z: Tensor, m: Tensor, causal: bool, o: Tensor, den: Tensor, r: Tensor, m_last: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -195,7 +192,6 @@ def _unpack(T: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     return T[..., :-1].clone(), T[..., -1].clone()
 
 
-@_forward.register_fake
 def _forward_fake(
     q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S: Tensor, z: Tensor, m: Tensor, causal: bool
 ) -> Outputs:
@@ -203,7 +199,6 @@ def _forward_fake(
     return torch.empty_like(v), den, r, S.new_empty(S.shape), z.new_empty(z.shape), m.new_empty(m.shape)
 
 
-@_backward.register_fake
 def _backward_fake(
     g: Tensor, dden: Tensor, dS: Tensor, dz: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe,
     S: Tensor, z: Tensor, m: Tensor, causal: bool, o: Tensor, den: Tensor, r: Tensor, m_last: Tensor,
@@ -226,4 +221,5 @@ def _gradients(ctx: Any, *gradients: Tensor) -> tuple[Maybe, ...]:
     return dq, dk, dv, None, None, dS, dz, None, None
 
 
-_forward.register_autograd(_gradients, setup_context=_save)
+_backward = Operator("exp_attention_backward", _backward_loop, _backward_fake)
+_forward = Operator("exp_attention", _forward_loop, _forward_fake, (_save, _gradients))

@@ -4,7 +4,7 @@ Causal: a loop over chunks keeps the state S (D x E) and the scores of one chunk
 op, and the backward pass recomputes the states, so that only the inputs are saved. M1 and M7-M9 of docs/math.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from linnet.errors import InputError, UnsupportedError
 from linnet.ops import reference
 from linnet.ops.backend import choose
 from linnet.ops.layout import check_qkv, check_state, clock, layout
+from linnet.ops.operator import Operator
 from linnet.ops.precision import EPS, FLOOR, State, accumulator, no_autocast, refuse_forward_mode
 
 CHUNK = 64
@@ -49,20 +50,18 @@ def linear_attention(
     dtype, wide = v.dtype, accumulator(v.dtype)
     if not causal or (log_decay is not None and log_decay.requires_grad):  # sums that half precision would spoil
         phi_q, phi_k, v = phi_q.to(wide), phi_k.to(wide), v.to(wide)
-    with no_autocast(v.device):
-        if causal:
-            time = None if log_decay is None else clock(where, B)
-            rate = None if log_decay is None else log_decay.clamp(min=FLOOR)  # -inf forgets all: 0 * -inf is NaN
-            S0, z0 = (*state, None)[:2] if state is not None else (None, None)
-            # Without a graph to record, the loop itself: the operator costs a second at its first call.
-            recorded = torch.is_grad_enabled() or torch.compiler.is_compiling()
-            form = _causal if recorded else _causal_loop
-            o, _, S, z = form(phi_q, phi_k, v, where.real, where.run, time, rate, S0, z0, normalize, False)
-            kept: State = (S, z) if normalize else (S,)
-        elif where.run is None:
-            o, kept = _bidirectional(phi_q, phi_k, v, where.real, normalize, state)
-        else:
-            o, kept = _packed(phi_q, phi_k, v, where.real, where.run, normalize), ()
+    if causal:
+        time = None if log_decay is None else clock(where, B)
+        rate = None if log_decay is None else log_decay.clamp(min=FLOOR)  # -inf forgets all: 0 * -inf is NaN
+        S0, z0 = (*state, None)[:2] if state is not None else (None, None)
+        o, _, S, z = _causal(phi_q, phi_k, v, where.real, where.run, time, rate, S0, z0, normalize, False)
+        kept: State = (S, z) if normalize else (S,)
+    else:
+        with no_autocast(v.device):
+            if where.run is None:
+                o, kept = _bidirectional(phi_q, phi_k, v, where.real, normalize, state)
+            else:
+                o, kept = _packed(phi_q, phi_k, v, where.real, where.run, normalize), ()
     return (o.to(dtype), kept) if return_state else o.to(dtype)
 
 
@@ -120,28 +119,24 @@ def _packed(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, run: Tensor, n
 
 
 class _Chunk(NamedTuple):
-    """One chunk: its slice of the tokens and, where masks, segments or decay need them, the weights of its parts."""
+    """What masks, segments or decay say of one chunk of C tokens: the weights of its parts; None: all are 1."""
 
-    tokens: slice
-    real: Tensor | None  # (B, C): which keys count
-    inside: Tensor | None  # (BH, C, C): weight of key s for query t; None: the plain triangle
-    read: Tensor | None  # (BH, C, 1): weight of the state for query t
-    write: Tensor | None  # (BH, C, 1): weight of key s in the next state
-    keep: Tensor | None  # (BH, 1, 1): weight of the old state in the next
+    inside: Tensor | None = None  # (BH, C, C): weight of key s for query t; None: the plain triangle
+    read: Tensor | None = None  # (BH, C, 1): weight of the state for query t
+    write: Tensor | None = None  # (BH, C, 1): weight of key s in the next state
+    keep: Tensor | None = None  # (BH, 1, 1): weight of the old state in the next
 
 
-def _walk(
-    q: Tensor, real: Tensor | None, run: Tensor | None, time: Tensor | None, log_decay: Tensor | None, strict: bool
-) -> Iterator[_Chunk]:
-    """The chunks of a row in order, with their weights."""
+def _weights(
+    q: Tensor, run: Tensor | None, time: Tensor | None, log_decay: Tensor | None, strict: bool
+) -> list[_Chunk]:
+    """The chunks of a row in order."""
     B, H, N, _ = q.shape
+    if run is None and log_decay is None:
+        return [_Chunk()] * -(-N // CHUNK)
+    dtype, chunks = accumulator(q.dtype), []
     for c in range(0, N, CHUNK):
         tokens = slice(c, min(c + CHUNK, N))
-        some = None if real is None else real[:, tokens]
-        if run is None and log_decay is None:
-            yield _Chunk(tokens, some, None, None, None, None)
-            continue
-        dtype = accumulator(q.dtype)
         one = torch.ones(1, 1, tokens.stop - c, dtype=dtype, device=q.device)
         inside, read, write, keep = one[..., None] * one[:, :, None], one, one, one[:, :, :1]  # (B, H, ...)
         if log_decay is not None and time is not None:
@@ -159,22 +154,32 @@ def _walk(
             read, write, keep = read * (r == before), write * (r == end), keep * (end == before)
         inside = inside.tril(-1 if strict else 0)
         parts = inside, read[..., None], write[..., None], keep[..., None]
-        yield _Chunk(tokens, some, *(x.expand(B, H, -1, -1).flatten(0, 1) for x in parts))
+        chunks.append(_Chunk(*(x.expand(B, H, -1, -1).flatten(0, 1) for x in parts)))
+    return chunks
 
 
-def _rows(x: Tensor) -> Tensor:
-    """(BH, N, width) where that is a mere view, else x (B,H,N,width): three axes are cheaper to slice."""
-    return x.flatten(0, 1) if x.is_contiguous() else x
+def _slots(x: Tensor) -> tuple[Tensor, ...]:
+    """Views of the chunks of x (B,H,N,width), without the axis H where that is possible: three are faster than four."""
+    return x.flatten(0, 1).split(CHUNK, 1) if x.is_contiguous() else x.split(CHUNK, 2)
 
 
-def _take(x: Tensor, chunk: _Chunk, dtype: torch.dtype, masked: bool = False) -> Tensor:
-    """One chunk of x as (BH, C, width); masked keys and values become 0."""
-    part = x[..., chunk.tokens, :]
-    if part.dtype != dtype:
-        part = part.to(dtype)
-    if masked and chunk.real is not None:
-        part = part.view(*chunk.real.shape[:1], -1, *part.shape[-2:]).masked_fill(~chunk.real[:, None, :, None], 0)
-    return part if part.dim() == 3 else part.reshape(-1, part.shape[2], part.shape[3])
+def _parts(x: Tensor, dtype: torch.dtype, real: Tensor | None = None, back: bool = False) -> Iterable[Tensor]:
+    """The chunks of x as (BH, C, width), first to last or back; keys and values that are not real become 0."""
+    order = slice(None, None, -1 if back else 1)
+    if real is None and x.dtype == dtype and x.is_contiguous():
+        return _slots(x)[order]
+    masks = [None] * -(-x.shape[2] // CHUNK) if real is None else (~real[:, None, :, None]).split(CHUNK, 2)
+    return (_rows(slot.to(dtype), mask) for slot, mask in zip(x.split(CHUNK, 2)[order], masks[order], strict=True))
+
+
+def _rows(x: Tensor, masked: Tensor | None) -> Tensor:
+    """x (B,H,C,width) as (BH, C, width), 0 where masked."""
+    return (x if masked is None else x.masked_fill(masked, 0)).reshape(-1, x.shape[2], x.shape[3])
+
+
+def _put(slot: Tensor, part: Tensor) -> None:
+    """Write a chunk (BH, C, width) to its place."""
+    slot.copy_(part if slot.dim() == 3 else part.view(slot.shape))
 
 
 def _times(x: Tensor, weight: Tensor | None) -> Tensor:
@@ -221,36 +226,31 @@ def _causal_loop(
     o = torch.empty_like(v)
     den = torch.empty(B, H, N if normalize else 0, dtype=dtype, device=v.device)
     S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
-    chunks, out = _walk(q, real, run, time, log_decay, strict), _rows(o)
-    q, k, v = (_rows(x) if real is None else x for x in (q, k, v))
     with no_autocast(v.device):
-        for chunk in chunks:
-            a, b, w = _take(q, chunk, dtype), _take(k, chunk, dtype, True), _take(v, chunk, dtype, True)
-            A = _triangle(torch.bmm(a, b.mT), chunk, strict)
+        chunks, dens = _weights(q, run, time, log_decay, strict), den.split(CHUNK, 2)
+        qkv = _parts(q, dtype), _parts(k, dtype, real), _parts(v, dtype, real)
+        for i, (chunk, slot, a, b, w) in enumerate(zip(chunks, _slots(o), *qkv, strict=True)):
             old = _times(a, chunk.read)
-            part = torch.bmm(old, S).baddbmm_(A, w)  # M7
+            past = torch.bmm(old, S) if i or S0 is not None else None  # at the start there is nothing to read
+            A = _triangle(torch.bmm(a, b.mT), chunk, strict)  # after `past`, so that it is still in cache
+            part = torch.bmm(A, w) if past is None else past.baddbmm_(A, w)  # M7
             if normalize:
                 d = torch.bmm(old, z).add_(A.sum(dim=2, keepdim=True)).clamp_(min=EPS)
                 part /= d
-                den[:, :, chunk.tokens] = d.view(B, H, -1)
+                dens[i].copy_(d.view(B, H, -1))
                 z = _next(z, b, torch.ones_like(d), chunk)
-            out[..., chunk.tokens, :] = part if out.dim() == 3 else part.view(B, H, -1, E)
+            _put(slot, part)
             S = _next(S, b, w, chunk)
     return o, den, S.view(B, H, D, E), z.view(B, H, D)
 
 
-_causal = torch.library.custom_op("linnet::linear_causal", _causal_loop, mutates_args=())
-
-
-@_causal.register_fake
-def _(q, k, v, real, run, time, log_decay, S0, z0, normalize, strict):  # type: ignore[no-untyped-def]
+def _causal_fake(q, k, v, real, run, time, log_decay, S0, z0, normalize, strict):  # type: ignore[no-untyped-def]
     (B, H, N, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
     state = v.new_empty(B, H, D, E, dtype=dtype), v.new_empty(B, H, D, dtype=dtype)
     return torch.empty_like(v), v.new_empty(B, H, N if normalize else 0, dtype=dtype), *state
 
 
-@torch.library.custom_op("linnet::linear_causal_backward", mutates_args=())
-def _causal_backward(
+def _backward_loop(
     go: Tensor,
     gS: Tensor | None,
     gz: Tensor | None,
@@ -271,61 +271,57 @@ def _causal_backward(
     """Gradients of q, k, v, S0 and z0 (M9): a pass forward for q, then a reverse pass for k and v."""
     (B, H, _, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-
-    def gradient(chunk: _Chunk) -> tuple[Tensor, Tensor | None]:
-        """Gradients of the numerator (BH,C,E) and of the normalizer (BH,C,1) of one chunk."""
-        g = _take(go, chunk, dtype)
-        if not normalize:
-            return g, None
-        d = den[:, :, chunk.tokens].reshape(B * H, -1, 1)
-        gd = -(g * _take(o, chunk, dtype)).sum(dim=2, keepdim=True) / d
-        return g / d, gd * (d > EPS)
-
+    chunks = _weights(q, run, time, log_decay, strict)
+    above = (o, den) if normalize else None
     with no_autocast(v.device):
         S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
-        chunks = list(_walk(q, real, run, time, log_decay, strict))
-        if real is None:
-            q, k, v, go, o = (_rows(x) for x in (q, k, v, go, o))
-        to_q, to_k, to_v = (_rows(x) if real is None else x for x in (dq, dk, dv))
-        for chunk in chunks:
-            b, w = _take(k, chunk, dtype, True), _take(v, chunk, dtype, True)
-            g, gd = gradient(chunk)
-            P, past = torch.bmm(g, w.mT), torch.bmm(g, S.mT)
+        kv = _parts(k, dtype, real), _parts(v, dtype, real)
+        for chunk, slot, b, w, (g, gd) in zip(chunks, _slots(dq), *kv, _upstream(go, above, dtype), strict=True):
+            past, P = torch.bmm(g, S.mT), torch.bmm(g, w.mT)
             if gd is not None:
                 P += gd
                 past.baddbmm_(gd, z.mT)
                 z = _next(z, b, torch.ones_like(gd), chunk)
             part = _times(past, chunk.read).baddbmm_(_triangle(P, chunk, strict), b)
-            to_q[..., chunk.tokens, :] = part if to_q.dim() == 3 else part.view(B, H, -1, D)
+            _put(slot, part)
             S = _next(S, b, w, chunk)
-        S, z = _start(gS, dq, D, E), _start(gz, dq, D, 1)
-        for chunk in reversed(chunks):
-            a, b, w = _take(q, chunk, dtype), _take(k, chunk, dtype, True), _take(v, chunk, dtype, True)
-            g, gd = gradient(chunk)
-            A, P = _triangle(torch.bmm(a, b.mT), chunk, strict), torch.bmm(g, w.mT)
-            future, old = torch.bmm(w, S.mT), _times(a, chunk.read)
+        S, z = _start(gS, q, D, E), _start(gz, q, D, 1)
+        qkv = _parts(q, dtype, back=True), _parts(k, dtype, real, True), _parts(v, dtype, real, True)
+        slots = _slots(dk)[::-1], _slots(dv)[::-1]
+        below = zip(chunks[::-1], *slots, *qkv, _upstream(go, above, dtype, back=True), strict=True)
+        for chunk, to_k, to_v, a, b, w, (g, gd) in below:
+            part, old = _times(torch.bmm(b, S), chunk.write), _times(a, chunk.read)
+            A = _triangle(torch.bmm(a, b.mT), chunk, strict)
+            _put(to_v, part.baddbmm_(A.mT, g))
+            future, P = torch.bmm(w, S.mT), torch.bmm(g, w.mT)
             if gd is not None:
                 P += gd
                 future += z.mT
                 z = _times(z, chunk.keep).baddbmm_(old.mT, gd)
             P = _triangle(P, chunk, strict)
-            _put(to_k, _times(future, chunk.write).baddbmm_(P.mT, a), chunk)
-            _put(to_v, _times(torch.bmm(b, S), chunk.write).baddbmm_(A.mT, g), chunk)
+            _put(to_k, _times(future, chunk.write).baddbmm_(P.mT, a))
             S = _times(S, chunk.keep).baddbmm_(old.mT, g)
+    if real is not None:
+        for dx in (dk, dv):
+            dx.masked_fill_(~real[:, None, :, None], 0)
     return dq, dk, dv, S.view(B, H, D, E), z.view(B, H, D)
 
 
-def _put(dx: Tensor, part: Tensor, chunk: _Chunk) -> None:
-    """Write one chunk of a gradient; masked keys and values get 0."""
-    if dx.dim() == 4:
-        part = part.view(dx.shape[0], dx.shape[1], *part.shape[1:])
-    if chunk.real is not None:
-        part = part.masked_fill(~chunk.real[:, None, :, None], 0)
-    dx[..., chunk.tokens, :] = part
+def _upstream(
+    go: Tensor, normalized: tuple[Tensor, Tensor] | None, dtype: torch.dtype, back: bool = False
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Chunk by chunk, the gradients of the numerator (BH,C,E) and of the normalizer (BH,C,1), if there is one."""
+    if normalized is None:
+        yield from ((g, None) for g in _parts(go, dtype, back=back))
+        return
+    o, den = normalized
+    rows = _parts(go, dtype, back=back), _parts(o, dtype, back=back), _parts(den[..., None], dtype, back=back)
+    for g, y, d in zip(*rows, strict=True):
+        gd = -(g * y).sum(dim=2, keepdim=True) / d
+        yield g / d, gd * (d > EPS)
 
 
-@_causal_backward.register_fake
-def _(go, gS, gz, q, k, v, o, den, real, run, time, log_decay, S0, z0, normalize, strict):  # type: ignore[no-untyped-def]
+def _backward_fake(go, gS, gz, q, k, v, o, den, real, run, time, log_decay, S0, z0, normalize, strict):  # type: ignore[no-untyped-def]
     (B, H, _, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
     state = v.new_empty(B, H, D, E, dtype=dtype), v.new_empty(B, H, D, dtype=dtype)
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *state
@@ -355,4 +351,5 @@ def _backward(ctx, go, gden, gS, gz):  # type: ignore[no-untyped-def]
     return dq, dk, dv, None, None, None, drate, dS, dz, None, None
 
 
-_causal.register_autograd(_backward, setup_context=_save)
+_causal_backward = Operator("linear_causal_backward", _backward_loop, _backward_fake)
+_causal = Operator("linear_causal", _causal_loop, _causal_fake, (_save, _backward))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import exp_attention, reference
-from linnet.ops.exponential import _backward, _forward
+from linnet.ops.exponential import _forward
 from tests.ops.cases import MASKS, grads, key_mask, memory_over_floor, relative, segments
 
 INF = torch.inf
@@ -189,13 +189,14 @@ def test_compiles_to_one_graph(causal: bool, packed: bool) -> None:
 def test_the_ops_keep_their_promises_to_the_compiler() -> None:
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in draw(70))
     S, z, m = some_state()
-    tests = ("test_schema", "test_faketensor", "test_autograd_registration")
+    ops, tests = torch.ops.linnet, ("test_schema", "test_faketensor", "test_autograd_registration")
     for causal, run in ((True, segments(2, 70)), (False, None)):
         inputs = q, k, v, key_mask("inner", 2, 70), run, S, z, m
-        torch.library.opcheck(_forward, (*inputs, causal), test_utils=tests)
+        torch.library.opcheck(ops.exp_attention.default, (*inputs, causal), test_utils=tests)
         o, den, r, S_, z_, m_ = (x.detach() for x in _forward(*inputs, causal))
         gradients = torch.randn_like(o), torch.randn_like(den), S_, z_
-        torch.library.opcheck(_backward, (*gradients, *inputs, causal, o, den, r, m_), test_utils=tests)
+        given = (*gradients, *inputs, causal, o, den, r, m_)
+        torch.library.opcheck(ops.exp_attention_backward.default, given, test_utils=tests)
 
 
 def test_peak_memory_is_near_the_floor() -> None:
