@@ -51,6 +51,7 @@ class Trial(NamedTuple):
 
 
 LRPE = "model.options.softmax.positions=lrpe"
+T2_FRAME = ("model.norm=srms", "model.ffn=glu", "model.activation=silu", "model.ffn_width=512")  # all but the attention
 SMALL = (  # less than an epoch of WikiText-2, so no dropout: no token is seen twice
     "data.vocab_size=4096",
     "model.dropout=0.0",
@@ -71,6 +72,7 @@ STUDIES = {
             Row("T2", "transnormer_t2", seeds=3),
             Row("vanilla", "vanilla", seeds=3),
             Row("vanilla with LRPE", "vanilla", (LRPE,), seeds=3),
+            Row("vanilla in the T2 frame", "vanilla", (LRPE, *T2_FRAME)),
             Row("1+elu", "elu"),
             Row("T1", "transnormer_t1"),
             Row("norm only", "norm"),
