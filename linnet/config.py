@@ -100,7 +100,7 @@ class TrainConfig(Settings):
     """The budget, the optimizer and its schedule, precision, and how often to evaluate, save and log."""
 
     steps: Count = 1000
-    batch: Count = 8
+    batch: Annotated[int, Field(ge=1, le=2**16)] = 8
     accumulate: Count = 1
     lr: Annotated[float, Field(gt=0, le=10)] = 1e-3
     schedule: Literal["constant", "cosine", "inverse_sqrt", "polynomial"] = "cosine"

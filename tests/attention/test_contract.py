@@ -57,6 +57,21 @@ def test_mixer(name: str, causal: bool) -> None:
     assert half.isfinite().all() and float((half - y).detach().abs().max() / y.detach().abs().max()) < 0.1
 
 
+RECURRENT = [name for name in linnet.list_attention() if linnet.describe_attention(name)["recurrent"]]
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_compiled_step_takes_any_batch(name: str) -> None:
+    """Without a break in the graph, also where the batch changes and the shapes become symbols."""
+    mixer = linnet.create_mixer(name, width=16, heads=2, causal=True).eval()
+    step = torch.compile(mixer.step, fullgraph=True, backend="aot_eager")
+    for B in (2, 3, 5):
+        x = torch.randn(B, 6, 16)
+        with torch.no_grad():
+            _, state = mixer.prefill(x[:, :5])
+            assert torch.allclose(step(x[:, 5:], state)[0], mixer.step(x[:, 5:], state)[0], atol=1e-5)
+
+
 @pytest.mark.parametrize("name,causal", [form for form in FORMS if form[1]])
 def test_states_have_the_batch_first_and_constant_size(name: str, causal: bool) -> None:
     if not linnet.describe_attention(name)["recurrent"]:
