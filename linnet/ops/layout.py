@@ -96,7 +96,7 @@ def check_state(state: object, shapes: Sequence[tuple[int | None, ...]], device:
     if not isinstance(state, tuple) or not all(isinstance(part, Tensor) for part in state):
         raise InputError(f"state is not a tuple of tensors: it must hold the shapes {_shown(shapes)}")
     fits = len(state) == len(shapes) and all(
-        part.dim() == len(shape) and all(n in (None, m) for n, m in zip(shape, part.shape, strict=True))
+        part.dim() == len(shape) and all(n is None or n == m for n, m in zip(shape, part.shape, strict=True))
         for part, shape in zip(state, shapes, strict=True)
     )
     if not fits:
