@@ -12,9 +12,8 @@ from torch import Tensor
 from linnet.attention.base import Core
 from linnet.attention.relative import positions_of
 from linnet.config import Count, Settings
-from linnet.errors import InputError
 from linnet.ops import linear_attention
-from linnet.ops.layout import layout, visible
+from linnet.ops.layout import check_length, layout, visible
 from linnet.ops.precision import EPS, State, accumulator
 from linnet.registry import ATTENTION
 
@@ -37,15 +36,6 @@ class CosformerAttention(Core):
     Options = CosformerOptions
     options: CosformerOptions
 
-    def _check_length(self, length: Tensor) -> None:
-        """One line where a row needs more positions (B,) than there are; while compiling no value is known."""
-        if torch.compiler.is_compiling() or length.is_meta:
-            return
-        if int(length.max()) > self.options.max_length:
-            raise InputError(
-                f"a sequence of {int(length.max())} tokens: cosformer was built with max_length={self.options.max_length}"
-            )
-
     def _features(self, x: Tensor, position: Tensor) -> Tensor:
         """(B,H,N,2D) of x (B,H,N,D) at `position` (N,) or (B,N), in float32 or wider."""
         angle = (position.to(torch.float64) * (math.pi / (2 * self.options.max_length))).to(accumulator(x.dtype))
@@ -57,14 +47,14 @@ class CosformerAttention(Core):
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        self._check_length(where.position.max() + 1)
+        check_length(where.position + 1, self.options.max_length, self.name)
         phi_q, phi_k = self._features(q, where.position), self._features(k, where.position)
         v = v.to(phi_q.dtype)
         return linear_attention(phi_q, phi_k, v, causal, normalize=True, key_mask=key_mask, segments=segments)
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        self._check_length(where.position.max() + 1)
+        check_length(where.position + 1, self.options.max_length, self.name)
         t, wide = where.position.expand(q.shape[0], -1), accumulator(q.dtype)
         gap = (t[:, None, :, None] - t[:, None, None, :]).to(wide)  # (B, 1, N, N)
         near = torch.cos(gap * (math.pi / (2 * self.options.max_length)))
@@ -77,7 +67,7 @@ class CosformerAttention(Core):
         """The state: S and z of `linear_attention`, and the number of positions (B,)."""
         before, start = (None, None) if state is None else (state[:2], state[2])
         position, length = positions_of(q, key_mask, None, start)
-        self._check_length(length)
+        check_length(length, self.options.max_length, self.name)
         phi_q, phi_k = self._features(q, position), self._features(k, position)
         v = v.to(phi_q.dtype)
         o, after = linear_attention(

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from linnet.attention.base import Core
 from linnet.config import Count, Settings
-from linnet.errors import InputError
 from linnet.ops.block import Rule, dense, pick, turns
-from linnet.ops.layout import Layout, layout
+from linnet.ops.layout import check_length, layout
 from linnet.ops.precision import accumulator, no_autocast
 from linnet.registry import ATTENTION
 
@@ -44,18 +43,11 @@ class LinformerAttention(Core):
         self.E = nn.Parameter(torch.empty(heads, options.k, options.max_length))
         nn.init.normal_(self.E, std=DEVIATION)
 
-    def _check_length(self, where: Layout) -> None:
-        """One line where a real token stands beyond the columns of E; while compiling no value is known."""
-        if torch.compiler.is_compiling() or where.position.is_meta:
-            return
-        if (length := int(torch.as_tensor(where.length).max())) > self.options.max_length:
-            raise InputError(f"a sequence of {length} tokens: linformer was built with max_length={self.options.max_length}")
-
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
         where, wide = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), accumulator(q.dtype)
-        self._check_length(where)
+        check_length(where.length, self.options.max_length, self.name)
         kv = torch.cat([k, v], dim=-1)  # (B, H, N, D + E): one product serves both
         if where.real is not None:
             kv = pick(kv.masked_fill(~where.real[:, None, :, None], 0), turns(where.real)[0])  # position by position
@@ -69,7 +61,7 @@ class LinformerAttention(Core):
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where, wide = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), accumulator(q.dtype)
-        self._check_length(where)
+        check_length(where.length, self.options.max_length, self.name)
         position = where.position.expand(q.shape[0], -1).clamp(max=self.options.max_length - 1)
         E = self.E.to(wide)[:, :, position].permute(2, 0, 1, 3)  # (B, H, k, N)
         if where.real is not None:

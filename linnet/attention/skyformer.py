@@ -22,7 +22,7 @@ from linnet.registry import ATTENTION
 
 
 class SkyformerOptions(Settings):
-    """`landmarks`: half of them queries, half keys; `ridge` is added to G's diagonal; `steps`: of the iteration for Z."""
+    """`landmarks`: m, half of them queries, half keys; `ridge`: added to G's diagonal; `steps`: of the iteration."""
 
     landmarks: Annotated[int, Field(ge=2, le=10**6, multiple_of=2)] = 128
     ridge: Annotated[float, Field(ge=0, le=1)] = 0.1

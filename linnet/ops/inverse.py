@@ -15,5 +15,5 @@ def pseudo_inverse(A: Tensor, steps: int) -> Tensor:
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     for _ in range(steps):
         AZ = A @ Z
-        Z = Z @ (13 * eye - AZ @ (15 * eye - AZ @ (7 * eye - AZ))) / 4  # M22
+        Z = Z @ (3.25 * eye - AZ @ (3.75 * eye - AZ @ (1.75 * eye - AZ / 4)))  # M22
     return Z

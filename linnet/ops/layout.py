@@ -70,6 +70,15 @@ def _checked(name: str, x: Tensor, B: int, N: int) -> Tensor:
     return x
 
 
+def check_length(length: Tensor | int, most: int, name: str) -> None:
+    """A one-line error where a row needs more than `most` positions; while compiling no value is known."""
+    length = torch.as_tensor(length)
+    if torch.compiler.is_compiling() or length.is_meta:
+        return
+    if int(length.max()) > most:
+        raise InputError(f"a sequence of {int(length.max())} tokens: {name} was built with max_length={most}")
+
+
 def clock(where: Layout, B: int) -> Tensor:
     """(B, N) positions by which decay counts; in a row without a real token no time passes for its state (at -1)."""
     position = where.position.expand(B, -1)

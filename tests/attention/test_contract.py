@@ -8,6 +8,7 @@ from linnet.errors import UnsupportedError
 from linnet.testing import check_attention
 from tests.attention.cases import ABOUT, FORMS, NAMES, RECURRENT
 
+
 @pytest.mark.parametrize("name,causal", FORMS)
 def test_contract(name: str, causal: bool) -> None:
     check_attention(name, causal=causal, compile=True)
