@@ -13,7 +13,7 @@ from linnet.attention.base import Core
 from linnet.attention.relative import positions_of
 from linnet.config import Count, Settings
 from linnet.ops import linear_attention
-from linnet.ops.layout import check_length, layout, visible
+from linnet.ops.layout import Layout, check_length, layout, visible
 from linnet.ops.precision import EPS, State, accumulator
 from linnet.registry import ATTENTION
 
@@ -36,6 +36,11 @@ class CosformerAttention(Core):
     Options = CosformerOptions
     options: CosformerOptions
 
+    def _check_length(self, where: Layout) -> None:
+        """The one-line error where a position is beyond `max_length`."""
+        if where.position.shape[-1] > self.options.max_length:  # otherwise none can be
+            check_length(where.position + 1, self.options.max_length, self.name)
+
     def _features(self, x: Tensor, position: Tensor) -> Tensor:
         """(B,H,N,2D) of x (B,H,N,D) at `position` (N,) or (B,N), in float32 or wider."""
         angle = (position.to(torch.float64) * (math.pi / (2 * self.options.max_length))).to(accumulator(x.dtype))
@@ -47,14 +52,14 @@ class CosformerAttention(Core):
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        check_length(where.position + 1, self.options.max_length, self.name)
+        self._check_length(where)
         phi_q, phi_k = self._features(q, where.position), self._features(k, where.position)
         v = v.to(phi_q.dtype)
         return linear_attention(phi_q, phi_k, v, causal, normalize=True, key_mask=key_mask, segments=segments)
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        check_length(where.position + 1, self.options.max_length, self.name)
+        self._check_length(where)
         t, wide = where.position.expand(q.shape[0], -1), accumulator(q.dtype)
         gap = (t[:, None, :, None] - t[:, None, None, :]).to(wide)  # (B, 1, N, N)
         near = torch.cos(gap * (math.pi / (2 * self.options.max_length)))

@@ -14,7 +14,7 @@ from linnet.ops import reference
 from linnet.ops.block import Rule, dense
 from linnet.ops.inverse import pseudo_inverse
 from linnet.ops.layout import layout, visible
-from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.precision import FLOOR, accumulator, no_autocast
 from linnet.registry import ATTENTION
 
 
@@ -95,11 +95,12 @@ class NystromformerAttention(Core):
         if m >= N:
             return exact
         real = torch.ones(B, N, dtype=torch.bool, device=q.device) if where.real is None else where.real
+        known, k = (x.masked_fill(~real[:, None, :, None], 0) for x in (q, k))
         own, sizes = segments_of(real, m)
         P = (own[:, None] == torch.arange(m, device=q.device)[:, None]) & real[:, None]  # (B, m, N)
         P = (P.to(wide) / sizes.clamp(min=1)[..., None])[:, None]
-        Lq, Lk = P @ q, P @ k  # M20
-        last = (Lq @ k.mT * D**-0.5).masked_fill(~visible(where, False), -torch.inf).softmax(dim=-1)
+        Lq, Lk = P @ known, P @ k  # M20
+        last = (Lq @ k.mT * D**-0.5).masked_fill(~visible(where, False), FLOOR).softmax(dim=-1)
         first, middle = ((x @ Lk.mT * D**-0.5).softmax(dim=-1) for x in (q, Lq))
         A = first @ pseudo_inverse(middle, self.options.steps) @ last  # M21
         return torch.where(real.sum(dim=1)[:, None, None, None] <= m, exact, A)

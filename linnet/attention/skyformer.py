@@ -100,7 +100,8 @@ class SkyformerAttention(Core):
         if half >= N:
             return exact
         real = torch.ones(B, N, dtype=torch.bool, device=q.device) if where.real is None else where.real
-        L = torch.cat([pick(x, draw(seed, real, half)) for x, seed in zip((q, k), self.seed, strict=True)], dim=2)
+        known, k = (x.masked_fill(~real[:, None, :, None], 0) for x in (q, k))
+        L = torch.cat([pick(x, draw(seed, real, half)) for x, seed in zip((known, k), self.seed, strict=True)], dim=2)
         C_q, C_k = gaussian_weights(q, L), gaussian_weights(k, L) * real[:, None, :, None]
         A = C_q @ self._inverse(L) @ C_k.mT  # M24
         return torch.where(real.sum(dim=1)[:, None, None, None] <= half, exact, A)

@@ -81,6 +81,21 @@ def test_what_stands_in_padding_is_never_read(name: str, causal: bool) -> None:
     assert torch.equal(core(q, k, v, key_mask=real)[:, :, 5:28], clean)
 
 
+@pytest.mark.parametrize("name,causal", FORMS)
+def test_a_row_without_a_real_token_gives_zeros_and_finite_gradients(name: str, causal: bool) -> None:
+    core = linnet.create_attention(name, heads=2, head_dim=8, causal=causal)
+    q, k, v = (torch.randn(2, 2, 300, 8, requires_grad=True) for _ in range(3))
+    real = torch.ones(2, 300, dtype=torch.bool)
+    real[0] = False
+    o = core(q, k, v, key_mask=real)
+    assert not o[0].any() and o[1].any()
+    for gradient in torch.autograd.grad(o.sum(), [q, k, v]):
+        assert gradient.isfinite().all() and not gradient[0].any()
+    if core.has_weights:
+        A = core.weights(q, k, key_mask=real)
+        assert A.isfinite().all() and not A[0].any()
+
+
 @pytest.mark.parametrize("scale", [1e3, 1e5, 1e10, 1e20])
 def test_exponential_features_of_huge_scale(scale: float) -> None:
     """Exact as long as float32 can tell two exponents apart, and finite beyond."""
