@@ -35,7 +35,7 @@ Threads = Annotated[
 def command(what: What, out: Out = None, threads: Threads = None, json: Json = False) -> None:
     """Measure time and memory of a layer as the text gets longer.
 
-    It is trained, and the memory is the peak. The mechanisms take turns and medians are shown; each peak comes from a
+    It is trained, and the memory is the peak. `peers` trains a mechanism beside each library that has it too. The mechanisms take turns and medians are shown; each peak comes from a
     process of its own. If other programs kept the machine busy meanwhile, it says so. A minute or two on two quiet
     cores.
 
@@ -115,7 +115,8 @@ def _peers(screen: "Screen", json: bool) -> None:
         + [f"{1000 * row['theirs']:.0f} ms", f"{row['speedup']:.2f}x", f"{row['others']:.1f}"]
         for row in found["rows"]
     ]
-    print_table(["attention", "form", "ours", "library", "theirs", "faster", "others' cores"], rows)
+    if rows:
+        print_table(["attention", "form", "ours", "library", "theirs", "faster", "others' cores"], rows)
     print(
         f"Forward and backward, batch {sizes['batch']}, {sizes['tokens']:,} tokens, {sizes['heads']} heads of "
         f"{sizes['head_dim']}, {sizes['size']} features, projections or landmarks, threads: {sizes['threads']}."
