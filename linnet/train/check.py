@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linnet.config import RunConfig, load_recipe, short
+from linnet.config import DataConfig, RunConfig, load_recipe, short
 from linnet.errors import InputError, LinnetError, unknown
 from linnet.models.presets import model_config
 from linnet.registry import TASK
@@ -28,6 +28,8 @@ def check_config(config: RunConfig) -> None:
         raise unknown("task", config.task, TASK.names())
     model_config({"vocab_size": UNKNOWN_SIZE, **config.model})
     data = config.data
+    if not isinstance(data, DataConfig):
+        return  # no text
     if data.tokenizer in ("bytes", "gpt2") and data.vocab_size is not None:
         raise InputError(f"data.vocab_size is {data.vocab_size}: the tokenizer {data.tokenizer!r} has its own size")
     if data.corpus == "stdlib" and data.path is not None:

@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from linnet import __version__
-from linnet.config import RunConfig, dump_config, short
+from linnet.config import DataConfig, RunConfig, dump_config, short
 from linnet.data.corpora import SPLITS, default_wikitext
 from linnet.data.tokenizer import default_gpt2
 from linnet.errors import InputError, LinnetError, unknown
@@ -174,6 +174,8 @@ def _evaluations(folder: Path) -> list[dict[str, Any]]:
 
 def _absolute(config: RunConfig) -> RunConfig:
     """Paths from the root, those of LINNET_DATA too, so that the run can go on from anywhere."""
+    if not isinstance(config.data, DataConfig):
+        return config  # its data are in no file
     paths: dict[str, Any] = {name: getattr(config.data, name) for name in ("path", "tokenizer_path", "cache")}
     if config.data.corpus == "wikitext" and paths["path"] is None:
         paths["path"] = default_wikitext()

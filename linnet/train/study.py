@@ -1,7 +1,7 @@
-"""Studies: a table of a paper as a set of runs that differ in one thing, each kept as one JSON file.
+"""Studies: runs that differ in one thing, such as the rows of a paper's table, each kept as one JSON file.
 
-A study runs at the paper's own size (`paper`) or at one that two CPU cores can do (`cpu`). A file holds all that is
-needed to judge a number: configuration, seed, versions, size, tokens, seconds and the whole curve.
+A study runs at a size that two CPU cores can do (`cpu`) or, if it is a paper's, at the paper's own (`paper`). A file
+holds all that is needed to judge a number: configuration, seed, versions, size, tokens, seconds and the whole curve.
 """
 
 import json
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from linnet.config import RunConfig, load_recipe
 from linnet.errors import unknown
+from linnet.registry import ATTENTION
 from linnet.storage import BusyError, read_metrics, write_json
 from linnet.train.log import Screen
 from linnet.train.run import Outcome, evaluate_run, resume_run, start_run
@@ -19,10 +20,10 @@ from linnet.train.run import Outcome, evaluate_run, resume_run, start_run
 
 @dataclass(frozen=True)
 class Row:
-    """One system of a study: a preset, what is changed in it, and how many seeds it gets."""
+    """One system of a study: a preset or none, what is changed in the recipe, and how many seeds it gets."""
 
     name: str
-    preset: str
+    preset: str | None
     sets: tuple[str, ...] = ()
     seeds: int = 1
 
@@ -62,6 +63,13 @@ SMALL = (  # less than an epoch of WikiText-2, so no dropout: no token is seen t
     "train.save_every=100",
     "train.threads=1",
 )
+
+
+def recall_row(name: str) -> Row:
+    """A mechanism in the layer that has to remember; the layer below, the same for all, binds a value to its key."""
+    return Row(name, None, (f'model.layers=["diag", "{name}"]',), seeds=3)
+
+
 STUDIES = {
     "transnormer-table4": Study(
         title="Causal language modeling: the systems of TransNormer's Table 4",
@@ -88,6 +96,13 @@ STUDIES = {
         cpu_sets=SMALL,
         rows=(Row("T2", "transnormer_t2"), Row("vanilla", "vanilla"), Row("1+elu", "elu")),
     ),
+    "recall": Study(
+        title="Recall of key-value pairs: every causal mechanism",
+        recipes={"cpu": "recall"},
+        endings={},
+        cpu_sets=(),
+        rows=tuple(recall_row(name) for name in ATTENTION.names() if ATTENTION[name].causal_form),
+    ),
 }
 
 
@@ -106,8 +121,8 @@ def trials(study: Study, scale: str) -> Iterator[Trial]:
         for row in study.rows:
             if seed < row.seeds:
                 sets = (*(study.cpu_sets if scale == "cpu" else ()), *row.sets)
-                preset = f"model.preset={row.preset}{study.endings[scale]}"
-                yield Trial(row, seed, load_recipe(study.recipes[scale], (preset, *sets, f"seed={seed}")))
+                preset = () if row.preset is None else (f"model.preset={row.preset}{study.endings[scale]}",)
+                yield Trial(row, seed, load_recipe(study.recipes[scale], (*preset, *sets, f"seed={seed}")))
 
 
 def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -> int:
