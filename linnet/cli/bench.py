@@ -35,9 +35,9 @@ Threads = Annotated[
 def command(what: What, out: Out = None, threads: Threads = None, json: Json = False) -> None:
     """Measure time and memory of a layer as the text gets longer.
 
-    It is trained, and the memory is the peak. `peers` trains a mechanism beside each library that has it too. The mechanisms take turns and medians are shown; each peak comes from a
-    process of its own. If other programs kept the machine busy meanwhile, it says so. A minute or two on two quiet
-    cores.
+    It is trained, and the memory is the peak. `peers` trains a mechanism beside each library that has it too. The
+    mechanisms take turns and medians are shown; each peak comes from a process of its own. If other programs kept the
+    machine busy meanwhile, it says so. A minute or two on two quiet cores.
 
     \b
     Examples:
