@@ -85,7 +85,8 @@ def test_recipes_by_name_and_by_path():
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_dump_is_a_recipe_that_gives_the_same(name, tmp_path):
-    config = load_recipe(name, ["data.path=x"] if isinstance(load_recipe(name).data, DataConfig) else [])
+    data = load_recipe(name).data
+    config = load_recipe(name, ["data.path=x"] if isinstance(data, DataConfig) and data.corpus != "stdlib" else [])
     check_config(config)
     (tmp_path / "config.toml").write_text(dump_config(config))
     assert load_recipe(tmp_path / "config.toml") == config

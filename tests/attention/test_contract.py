@@ -56,6 +56,7 @@ def test_mixer(name: str, causal: bool) -> None:
 def test_a_compiled_step_takes_any_batch(name: str) -> None:
     """Without a break in the graph, also where the batch changes and the shapes become symbols."""
     mixer = linnet.create_mixer(name, width=16, heads=2, causal=True).eval()
+    torch._dynamo.reset()
     step = torch.compile(mixer.step, fullgraph=True, backend="aot_eager")
     for B in (2, 3, 5):
         x = torch.randn(B, 6, 16)
