@@ -149,7 +149,7 @@ class _Trial:
         if self.recurs():
             yield "recurrent form differs", 1e-5, self.recurrence
         if max(self.lengths) > 1:
-            yield "inputs without a gradient", 0.0, self.untrained
+            yield "no gradient reaches the inputs", 0.0, self.untrained
         yield "bfloat16 differs from float32", 0.1, self.half
         yield "a second call differs", 0.0, self.repeat
         if self.core is not None:
@@ -341,13 +341,13 @@ class _Trial:
         return worst
 
     def untrained(self) -> float:
-        """How many of q, k and v no gradient reaches."""
+        """1 if none of q, k and v gets a gradient; a function may well use one of them alone."""
         inputs = [x.requires_grad_() for x in self.inputs(max(self.lengths))]
         o = self.fn(*inputs)
         if not o.requires_grad:
-            return 3.0
+            return 1.0
         gradients = torch.autograd.grad(o.square().sum(), inputs, allow_unused=True)
-        return float(sum(g is None or not g.any() for g in gradients))
+        return float(not any(g is not None and g.any() for g in gradients))
 
     def half(self) -> float:
         with torch.no_grad():

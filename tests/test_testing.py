@@ -88,7 +88,7 @@ def test_a_good_function_passes() -> None:
         (one_mask_for_all, False, "padding changes the result"),
         (sees_holes, False, "padding changes the result"),
         (one_division_for_all, False, "packing changes the result"),
-        (cannot_be_trained, False, "inputs without a gradient"),
+        (cannot_be_trained, False, "no gradient reaches the inputs"),
     ],
 )
 def test_each_fault_is_found(fn, causal: bool, what: str) -> None:
