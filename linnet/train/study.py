@@ -63,13 +63,7 @@ SMALL = (  # less than an epoch of WikiText-2, so no dropout: no token is seen t
     "train.save_every=100",
     "train.threads=1",
 )
-
-
-def recall_row(name: str) -> Row:
-    """A mechanism in the layer that has to remember; the layer below, the same for all, binds a value to its key."""
-    return Row(name, None, (f'model.layers=["diag", "{name}"]',), seeds=3)
-
-
+CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
 STUDIES = {
     "transnormer-table4": Study(
         title="Causal language modeling: the systems of TransNormer's Table 4",
@@ -101,7 +95,7 @@ STUDIES = {
         recipes={"cpu": "recall"},
         endings={},
         cpu_sets=(),
-        rows=tuple(recall_row(name) for name in ATTENTION.names() if ATTENTION[name].causal_form),
+        rows=tuple(Row(name, None, (f'model.layers=["diag", "{name}"]',), seeds=3) for name in CAUSAL),
     ),
 }
 
