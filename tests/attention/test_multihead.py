@@ -49,6 +49,11 @@ def test_rows_without_a_batch_and_single_heads() -> None:
 @pytest.mark.parametrize("name", linnet.list_attention())
 def test_inside_a_transformer_encoder(name: str) -> None:
     """In training and in evaluation, where torch has a fused path of its own that must not be taken."""
+    about = linnet.describe_attention(name)
+    if not about["core"]:
+        with pytest.raises(UnsupportedError, match=f"^{name} is a mixer only"):
+            linnet.MultiheadAttention(16, 2, attention=name)
+        return
     layer = nn.TransformerEncoderLayer(16, 2, dim_feedforward=32, dropout=0.0, batch_first=True)
     layer.self_attn = linnet.MultiheadAttention(16, 2, attention=name, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -62,7 +67,12 @@ def test_inside_a_transformer_encoder(name: str) -> None:
         alone = encoder(x[:1, :6])
     assert torch.allclose(trained, evaluated, atol=1e-5)
     assert torch.allclose(evaluated[:1, :6], alone, atol=1e-5)
-    assert encoder(x, mask=nn.Transformer.generate_square_subsequent_mask(9), is_causal=True).isfinite().all()
+    mask = nn.Transformer.generate_square_subsequent_mask(9)
+    if about["causal"]:
+        assert encoder(x, mask=mask, is_causal=True).isfinite().all()
+    else:
+        with pytest.raises(UnsupportedError, match="no causal form"):
+            encoder(x, mask=mask, is_causal=True)
 
 
 def test_what_it_refuses() -> None:
