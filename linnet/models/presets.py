@@ -26,6 +26,7 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {
     "elu": ("elu", "elu", {}),
     "lln": ("lln", "lln", {}),
     "lln_diag": ("lln_diag", "lln_diag", {}),
+    "long_short": ("long_short", "long_short", {}),
     "flash": ("flash", "flash", {}),
     "flash_quad": ("flash_quad", "flash_quad", {}),
 }
@@ -36,6 +37,7 @@ UNITS = {"flash", "flash_quad"}
 UNIT_LAYERS = {"lm": 10, "roberta": 24, "small": 7}
 UNIT_NORM = {"lm": "scale", "roberta": "layer"}
 UNIT_VALUE_WIDTH = {"small": 392}  # elsewhere twice the width
+NARROW_FFN = {"long_short_roberta_small": 704}  # makes up for the parameters of 32 landmarks in each head
 
 KINDS: dict[str, dict[str, Any]] = {
     "lm": {
@@ -112,7 +114,7 @@ def _table(name: str) -> dict[str, Any]:
         "layers": [first] * (L // 2) + [second] * (L - L // 2),
         "width": width,
         "heads": heads,
-        "ffn_width": glu if gated else ffn,
+        "ffn_width": glu if gated else NARROW_FFN.get(name, ffn),
         "vocab_size": vocab_size,
         "options": {k: {**options.get(k, {}), **drop.get(k, {})} for k in sorted({*options, *drop})},
         "norm": "srms" if gated else "layer",

@@ -9,7 +9,7 @@ from linnet import describe_attention
 from linnet.models.backbone import Model
 from linnet.models.presets import SYSTEMS, create_model
 
-OPTIONS = {"diag": {"block": 8}, "flash": {"chunk": 8}}
+OPTIONS = {"diag": {"block": 8}, "flash": {"chunk": 8}, "long_short": {"chunk": 4}}
 TINY = {"vocab_size": 61, "width": 32, "heads": 2, "ffn_width": 40, "options": OPTIONS}
 
 

@@ -21,6 +21,7 @@ COUNTS = {
     "vanilla_roberta": 124_696_665,
     "flash_roberta": 127_123_521,
     "flash_quad_roberta": 127_111_233,
+    "long_short_roberta": 128_277_081,
 }
 
 
