@@ -46,7 +46,7 @@ class BigBirdAttention(Core):
         self.register_buffer("seed", new_seed())
 
     def _seen(self, where: Layout, B: int) -> tuple[Tensor, Tensor]:
-        """The blocks that each block of queries sees, (B,H,n,5+random), NONE where there is none; the last one, (B,)."""
+        """The blocks that each block of queries sees, (B,H,n,5+random), NONE where there is none; the last, (B,)."""
         n = -(-where.position.shape[-1] // self.options.block)
         i = torch.arange(n, device=self.seed.device)
         length = torch.as_tensor(where.length, device=i.device).expand(B)
