@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from linnet import __version__
-from linnet.attention.base import create_mixer
+from linnet.attention.base import create_mixer, describe_attention
 from linnet.bench.memory import Job, peaks, serve
 from linnet.bench.timing import time_in_turns
 
@@ -24,7 +24,10 @@ def measure_layer(
     rounds: int = 5,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Forward and backward of one causal layer with its projections, batch 1, for each name and length; as JSON."""
+    """Forward and backward of one layer with its projections, batch 1, for each name and length; as JSON.
+
+    The layer is causal wherever the mechanism has a causal form.
+    """
     total, done = len(names) * len(lengths) * (rounds + 1), 0
 
     def advance() -> None:
@@ -50,7 +53,8 @@ def measure_layer(
 def layer_work(job: Job) -> Callable[[], None]:
     """A function that runs a layer forward and backward on `tokens` random vectors; it keeps no gradients."""
     torch.manual_seed(0)
-    mixer = create_mixer(job["attention"], width=WIDTH, heads=HEADS, causal=True)
+    name = job["attention"]
+    mixer = create_mixer(name, width=WIDTH, heads=HEADS, causal=describe_attention(name)["causal"])
     x = torch.randn(1, job["tokens"], WIDTH, requires_grad=True)
     toward = torch.randn(1, job["tokens"], WIDTH)
     return lambda: _forward_backward(mixer, x, toward)

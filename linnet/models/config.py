@@ -41,9 +41,10 @@ class ModelConfig(Settings):
     causal: bool
     options: dict[Mechanism, dict[str, Any]] = Field(default_factory=dict)
     """Options by mechanism: {"norm": {"phi": "elu"}}; those of a mechanism that no layer uses are ignored."""
-    norm: Literal["srms", "rms", "layer"] = "srms"
+    norm: Literal["srms", "scale", "rms", "layer"] = "srms"
     norm_position: Literal["pre", "post"] = "pre"
-    ffn: Literal["glu", "ffn"] = "glu"
+    ffn: Literal["glu", "ffn", "none"] = "glu"
+    """With "none" a layer is its attention alone, and `ffn_width` and `activation` are of no use."""
     activation: Literal["silu", "gelu", "relu"] = "silu"
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_length: Count = 512

@@ -26,9 +26,18 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {
     "elu": ("elu", "elu", {}),
     "lln": ("lln", "lln", {}),
     "lln_diag": ("lln_diag", "lln_diag", {}),
+    "long_short": ("long_short", "long_short", {}),
+    "flash": ("flash", "flash", {}),
+    "flash_quad": ("flash_quad", "flash_quad", {}),
 }
 # In TransNormer's frame, which is SRMS and GLU; the others have LayerNorm and FFN.
 GATED = {"transnormer_t1", "transnormer_t2", "diag", "norm"}
+# Gated units stand for attention and FFN together: more layers, each one branch, with its norm before it and none last.
+UNITS = {"flash", "flash_quad"}
+UNIT_LAYERS = {"lm": 10, "roberta": 24, "small": 7}
+UNIT_NORM = {"lm": "scale", "roberta": "layer"}
+UNIT_VALUE_WIDTH = {"small": 392}  # elsewhere twice the width
+NARROW_FFN = {"long_short_roberta_small": 704}  # makes up for the parameters of 32 landmarks in each head
 
 KINDS: dict[str, dict[str, Any]] = {
     "lm": {
@@ -100,12 +109,12 @@ def _table(name: str) -> dict[str, Any]:
     first, second, options = SYSTEMS[system]
     drop = {k: {"dropout": p} for k, p in ATTENTION_DROPOUT.get(kind, {}).items() if k in (first, second)}
     gated = system in GATED
-    return {
+    table = {
         **KINDS[kind],
         "layers": [first] * (L // 2) + [second] * (L - L // 2),
         "width": width,
         "heads": heads,
-        "ffn_width": glu if gated else ffn,
+        "ffn_width": glu if gated else NARROW_FFN.get(name, ffn),
         "vocab_size": vocab_size,
         "options": {k: {**options.get(k, {}), **drop.get(k, {})} for k in sorted({*options, *drop})},
         "norm": "srms" if gated else "layer",
@@ -115,6 +124,19 @@ def _table(name: str) -> dict[str, Any]:
         "dropout": 0.1,
         "tie": True,
         "pad": 1,
+    }
+    return table | _unit(system, kind, size or kind) if system in UNITS else table
+
+
+def _unit(system: str, kind: str, size: str) -> dict[str, Any]:
+    """The fields in which a preset of gated units differs."""
+    return {
+        "layers": [system] * UNIT_LAYERS[size],
+        "norm": UNIT_NORM[kind],
+        "norm_position": "pre",
+        "final_norm": False,
+        "ffn": "none",
+        "options": {system: {"value_width": UNIT_VALUE_WIDTH[size]}} if size in UNIT_VALUE_WIDTH else {},
     }
 
 

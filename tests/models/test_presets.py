@@ -14,9 +14,14 @@ COUNTS = {
     "transnormer_t1_lm": 155_988_156,
     "transnormer_t2_lm": 155_988_156,
     "vanilla_lm": 156_000_256,
+    "flash_lm": 153_518_848,
+    "flash_quad_lm": 153_513_728,
     "transnormer_t1_roberta": 124_672_473,
     "transnormer_t2_roberta": 124_672_473,
     "vanilla_roberta": 124_696_665,
+    "flash_roberta": 127_123_521,
+    "flash_quad_roberta": 127_111_233,
+    "long_short_roberta": 128_277_081,
 }
 
 
