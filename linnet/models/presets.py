@@ -1,4 +1,4 @@
-"""Models by name: `<system>_<lm|roberta>[_small]`, as data; importing this file imports no torch.
+"""Models by name: `<system>_<lm|roberta|lra>[_small]`, as data; importing this file imports no torch.
 
 The sizes are those of TransNormer's tables (arXiv 2210.10340), whose published parameter counts they reproduce to the
 last parameter, and one for a CPU, with the same proportions and all systems within 1 % of each other.
@@ -51,15 +51,32 @@ KINDS: dict[str, dict[str, Any]] = {
         "output": "masked_lm",
         "init": "bert",
     },
+    "lra": {  # of its five tasks, Text; the tasks set vocabulary, length, classes and output
+        "causal": False,
+        "norm_position": "pre",
+        "positions": "learned",
+        "max_length": 4096,
+        "first_position": 0,
+        "embedding_scale": False,
+        "embedding_norm": False,
+        "final_norm": True,
+        "output": "classifier",
+        "init": "lra",
+        "pad": None,
+    },
 }
-FFN_ACTIVATION = {"lm": "relu", "roberta": "gelu"}
-ATTENTION_DROPOUT = {"roberta": {"diag": 0.1, "softmax": 0.1}}  # the other mechanisms have none
+FFN_ACTIVATION = {"lm": "relu", "roberta": "gelu", "lra": "gelu"}
+ATTENTION_DROPOUT = {kind: {"diag": 0.1, "softmax": 0.1} for kind in ("roberta", "lra")}  # the others have none
+# In the Long Range Arena the rotation's angles are fixed, and there is no reflection.
+RELATIVE_POSITIONS = {"lra": {"diag": "rope", "norm": "rope"}}
 
 # number of layers, width, heads, width of a GLU, width of an FFN, vocabulary
 SIZES: dict[str, tuple[int, int, int, int, int, int]] = {
     "lm": (6, 512, 8, 1365, 2048, 267_744),
     "roberta": (12, 768, 12, 2048, 3072, 50_265),
     "small": (4, 192, 4, 512, 768, 8192),
+    "lra": (2, 64, 2, 85, 128, 512),
+    "lra_small": (2, 32, 2, 42, 64, 512),
 }
 
 
@@ -94,20 +111,21 @@ def create_model(name: str, **overrides: Any) -> Model:
 
 def _table(name: str) -> dict[str, Any]:
     """All fields of a preset."""
-    size = "small" if name.endswith("_small") else None
     system, _, kind = name.removesuffix("_small").rpartition("_")
-    L, width, heads, glu, ffn, vocab_size = SIZES[size or kind]
+    small = "lra_small" if kind == "lra" else "small"
+    L, width, heads, glu, ffn, vocab_size = SIZES[small if name.endswith("_small") else kind]
     first, second, options = SYSTEMS[system]
-    drop = {k: {"dropout": p} for k, p in ATTENTION_DROPOUT.get(kind, {}).items() if k in (first, second)}
+    for field, values in (("dropout", ATTENTION_DROPOUT), ("positions", RELATIVE_POSITIONS)):
+        own = {k: {field: value} for k, value in values.get(kind, {}).items() if k in (first, second)}
+        options = {k: {**options.get(k, {}), **own.get(k, {})} for k in sorted({*options, *own})}
     gated = system in GATED
     return {
-        **KINDS[kind],
         "layers": [first] * (L // 2) + [second] * (L - L // 2),
         "width": width,
         "heads": heads,
         "ffn_width": glu if gated else ffn,
         "vocab_size": vocab_size,
-        "options": {k: {**options.get(k, {}), **drop.get(k, {})} for k in sorted({*options, *drop})},
+        "options": options,
         "norm": "srms" if gated else "layer",
         "ffn": "glu" if gated else "ffn",
         "activation": "silu" if gated else FFN_ACTIVATION[kind],
@@ -115,6 +133,7 @@ def _table(name: str) -> dict[str, Any]:
         "dropout": 0.1,
         "tie": True,
         "pad": 1,
+        **KINDS[kind],
     }
 
 

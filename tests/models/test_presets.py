@@ -18,6 +18,13 @@ COUNTS = {
     "transnormer_t2_roberta": 124_672_473,
     "vanilla_roberta": 124_696_665,
 }
+ARENA = {  # the fields of each task, the count of vanilla, that of TransNormer
+    "text": ({}, 370_562, 369_878),
+    "listops": ({"vocab_size": 32, "max_length": 2048, "classes": 10}, 209_802, 209_118),
+    "retrieval": ({"output": "two_tower"}, 395_138, 394_454),
+    "pathfinder": ({"max_length": 1024}, 173_954, 173_270),
+    "image": ({"vocab_size": 256, "max_length": 1024, "classes": 10}, 158_602, 157_918),
+}
 
 
 def count(name, **overrides):
@@ -30,6 +37,13 @@ def count(name, **overrides):
 @pytest.mark.parametrize("name", COUNTS)
 def test_published_parameter_counts(name):
     assert count(name) == COUNTS[name]
+
+
+@pytest.mark.parametrize("task", ARENA)
+def test_parameter_counts_of_the_long_range_arena(task):
+    fields, vanilla, transnormer = ARENA[task]
+    assert count("vanilla_lra", **fields) == vanilla
+    assert count("transnormer_t1_lra", **fields) == count("transnormer_t2_lra", **fields) == transnormer
 
 
 def test_small_models_are_within_one_percent_of_each_other(kind):
@@ -49,7 +63,7 @@ def test_every_name_builds_and_is_listed_in_order():
     names = linnet.list_models()
     assert names == sorted(names)
     for system in ("transnormer_t1", "transnormer_t2", "vanilla", "elu", "lln", "lln_diag"):
-        assert {f"{system}_{end}" for end in ("lm", "lm_small", "roberta", "roberta_small")} <= set(names)
+        assert {f"{system}_{end}" for end in ("lm", "lm_small", "roberta", "roberta_small", "lra")} <= set(names)
     for name in names:
         assert count(name) > 0
 
@@ -71,6 +85,15 @@ def test_t1_and_t2():
     assert (t1.norm_position, t2.norm_position) == ("pre", "post")
     assert preset("vanilla_roberta").options == {"softmax": {"dropout": 0.1}}
     assert preset("vanilla_lm").options == {}
+
+
+def test_systems_in_the_long_range_arena_differ_in_their_layers_alone():
+    t1, t2, vanilla = (preset(f"{system}_lra") for system in ("transnormer_t1", "transnormer_t2", "vanilla"))
+    assert t1.options["diag"] == {"kind": "rela", "positions": "rope", "dropout": 0.1}
+    assert t2.options["norm"] == {"phi": "1+elu", "positions": "rope"}
+    assert (t2.layers, t2.ffn_width, vanilla.layers, vanilla.ffn_width) == (("diag", "norm"), 85, ("softmax",) * 2, 128)
+    own = {"layers", "options", "ffn", "ffn_width", "activation", "norm"}
+    assert t1.model_dump(exclude=own) == t2.model_dump(exclude=own) == vanilla.model_dump(exclude=own)
 
 
 def test_overrides_replace_fields_and_extend_options():
