@@ -82,7 +82,7 @@ Place = Annotated[str, Field(min_length=1)] | None  # a path
 
 
 class DataConfig(Settings):
-    """The text, how it becomes tokens, and the length of a sample."""
+    """The text, how it becomes tokens, and the length of a sample; the last four are of the arena."""
 
     corpus: Literal["stdlib", "wikitext", "text"] = "stdlib"
     path: Place = None
@@ -91,6 +91,10 @@ class DataConfig(Settings):
     tokenizer_path: Place = None
     context: Annotated[int, Field(ge=2, le=10**7)] = 256
     cache: Place = None
+    rules: Literal["lra", "skyformer"] = "lra"
+    count: Count | None = None
+    seed: Annotated[int, Field(ge=0, le=10**9)] = 0
+    objective: Literal["classify", "denoise"] = "classify"
 
 
 PATHS = [["data", name] for name, field in DataConfig.model_fields.items() if field.annotation == Place]
@@ -100,18 +104,21 @@ class TrainConfig(Settings):
     """The budget, the optimizer and its schedule, precision, and how often to evaluate, save and log."""
 
     steps: Count = 1000
+    pretrain_steps: Every = 0
     batch: Count = 8
     accumulate: Count = 1
     lr: Annotated[float, Field(gt=0, le=10)] = 1e-3
-    schedule: Literal["constant", "cosine", "inverse_sqrt", "polynomial"] = "cosine"
+    schedule: Literal["constant", "cosine", "inverse_sqrt", "polynomial", "one_cycle"] = "cosine"
     warmup: Every = 0
     warmup_lr: Rate = 0.0
     min_lr: Rate = 0.0
     power: Annotated[float, Field(gt=0, le=10)] = 1.0
     betas: Annotated[tuple[Decay, Decay], Field(strict=False, examples=[(0.9, 0.98)])] = (0.9, 0.98)
+    peak_beta1: Decay | None = None
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
     weight_decay: Rate = 0.01
     clip: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    clip_value: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     precision: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
@@ -126,6 +133,8 @@ class TrainConfig(Settings):
     def _agree(self) -> "TrainConfig":
         if self.warmup > self.steps:
             raise ValueError(f"warmup is {self.warmup}: it must not exceed steps, {self.steps}")
+        if self.peak_beta1 is not None and self.schedule != "one_cycle":
+            raise ValueError(f"peak_beta1 is {self.peak_beta1}: it belongs to schedule 'one_cycle'")
         for name in ("warmup_lr", "min_lr"):
             if getattr(self, name) > self.lr:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must not exceed lr, {self.lr}")
@@ -133,10 +142,14 @@ class TrainConfig(Settings):
 
 
 class RunConfig(Settings):
-    """One run, whole: `model` is a preset and any fields of it, in the words of `linnet.models`."""
+    """One run, whole: `model` is a preset and any fields of it, in the words of `linnet.models`.
+
+    With `pretrain` the model first learns to denoise the task's own training sequences.
+    """
 
     task: str = "causal_lm"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    pretrain: bool = False
     data: DataConfig = DataConfig()
     model: dict[str, Any] = {"preset": "transnormer_t2_lm_small"}
     train: TrainConfig = TrainConfig()
@@ -171,17 +184,22 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> RunConfig:
 
 def recipe_path(recipe: str | Path) -> Path:
     """Where a recipe is: a path as it stands, a bare name among the recipes that linnet brings."""
-    path = Path(recipe)
-    if path.suffix == ".toml" or len(path.parts) > 1:
+    path, names = Path(recipe), recipe_names()
+    if str(recipe) in names:
+        return _recipes() / f"{recipe}.toml"
+    if path.suffix == ".toml" or path.exists() or (len(path.parts) > 1 and path.parts[0] not in _folders(names)):
         return path
-    if str(recipe) not in recipe_names():
-        raise unknown("recipe", str(recipe), recipe_names())
-    return _recipes() / f"{recipe}.toml"
+    raise unknown("recipe", str(recipe), names)
 
 
 def recipe_names() -> list[str]:
     """Sorted names of the recipes that linnet brings."""
-    return sorted(path.stem for path in _recipes().glob("*.toml"))
+    return sorted(path.relative_to(_recipes()).with_suffix("").as_posix() for path in _recipes().rglob("*.toml"))
+
+
+def _folders(names: Iterable[str]) -> set[str]:
+    """The folders that recipes are in."""
+    return {name.partition("/")[0] for name in names if "/" in name}
 
 
 def _recipes() -> Path:

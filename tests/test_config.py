@@ -78,7 +78,7 @@ def test_the_smoke_run_takes_every_causal_preset(preset):
 
 def test_recipes_by_name_and_by_path():
     assert "smoke" in recipe_names()
-    assert recipe_names() == sorted(path.stem for path in RECIPES.glob("*.toml"))
+    assert recipe_names() == sorted(str(path.relative_to(RECIPES))[:-5] for path in RECIPES.rglob("*.toml"))
     assert load_recipe("smoke") == load_recipe(recipe_path("smoke")) == load_recipe(str(RECIPES / "smoke.toml"))
 
 

@@ -112,8 +112,8 @@ def create_model(name: str, **overrides: Any) -> Model:
 def _table(name: str) -> dict[str, Any]:
     """All fields of a preset."""
     system, _, kind = name.removesuffix("_small").rpartition("_")
-    small = "lra_small" if kind == "lra" else "small"
-    L, width, heads, glu, ffn, vocab_size = SIZES[small if name.endswith("_small") else kind]
+    size = kind if not name.endswith("_small") else "lra_small" if kind == "lra" else "small"
+    L, width, heads, glu, ffn, vocab_size = SIZES[size]
     first, second, options = SYSTEMS[system]
     for field, values in (("dropout", ATTENTION_DROPOUT), ("positions", RELATIVE_POSITIONS)):
         own = {k: {field: value} for k, value in values.get(kind, {}).items() if k in (first, second)}

@@ -6,7 +6,7 @@ pure function of the seed and of numbers that count from the start of the run, s
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,14 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from linnet.config import RunConfig
-from linnet.data.corpora import SPLITS, Corpus, load_corpus
+from linnet.config import DataConfig, RunConfig
+from linnet.data.corpora import SPLITS, Corpus, default_wikitext, load_corpus
 from linnet.data.packing import Blocks, Stream, batch_epochs, batch_indices, open_stream
-from linnet.data.tokenizer import Tokenizer, build_tokenizer
+from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2
 from linnet.errors import InputError, unknown
 from linnet.models.config import ModelConfig
 
 Batch = dict[str, Tensor]
+Sums = dict[str, Any]  # numbers and arrays
 Indices = NDArray[np.int64]
 Work = Callable[[str], Callable[[int, int], None]]  # announces a piece of work, returns its progress(done, in all)
 
@@ -42,6 +43,16 @@ class Task(ABC):
         self.cache = Path(config.data.cache) if cache is None and config.data.cache is not None else cache
         self.folder = folder
         self.work = work or (lambda what: lambda done, total: None)
+
+    @staticmethod
+    def places(data: DataConfig) -> dict[str, Path]:
+        """Where the data are that the configuration names no path of, by key of [data]."""
+        return {}
+
+    @staticmethod
+    def rank(metrics: Mapping[str, Any]) -> float:
+        """By what the best checkpoint is chosen, on the validation split: the lower the better."""
+        return float(metrics["loss"])
 
     @abstractmethod
     def model_fields(self) -> dict[str, Any]:
@@ -76,6 +87,11 @@ class Task(ABC):
     def metrics(self, split: str, loss: float, count: int) -> dict[str, Any]:
         """What to report, given the sums over a split or over its first samples."""
 
+    def scores(self, model: nn.Module, batch: Batch) -> Sums:
+        """What an evaluation adds up over batches, and then gives to `metrics`."""
+        loss, count = self.loss(model, batch)
+        return {"loss": float(loss), "count": count}
+
     def train_batch(self, number: int) -> Batch:
         """Batch `number` of the run, counted over all updates, micro-batches and processes."""
         size, count = self.config.train.batch, self.count("train")
@@ -98,7 +114,7 @@ class Task(ABC):
         end = min(samples, batches * size) if batches else samples
         training = model.training
         model.eval()
-        loss, count = 0.0, 0
+        sums: Sums = {}
         try:
             for start in range(0, end, size):
                 if stop():
@@ -106,19 +122,29 @@ class Task(ABC):
                 indices = np.arange(start, min(start + size, end))
                 batch = self.batch(split, indices, np.full_like(indices, EVALUATION))
                 with torch.no_grad():
-                    part, terms = self.loss(model, to_device(batch, device))
-                loss, count = loss + float(part), count + terms
+                    scores = self.scores(model, to_device(batch, device))
+                sums = {name: sums.get(name, 0) + score for name, score in scores.items()}
                 if progress is not None:
                     progress(start + len(indices), end)
         finally:
             model.train(training)
-        return self.metrics(split, loss, count)
+        return self.metrics(split, **sums)
 
 
 class TextTask(Task):
     """A task on running text: a corpus, a tokenizer, and one stream of tokens for each split, cut in blocks."""
 
     needs_mask: ClassVar[bool] = False
+
+    @staticmethod
+    def places(data: DataConfig) -> dict[str, Path]:
+        """WikiText-2 and GPT-2's files in LINNET_DATA, where they are asked for."""
+        found = {}
+        if data.corpus == "wikitext" and data.path is None:
+            found["path"] = default_wikitext()
+        if data.tokenizer == "gpt2" and data.tokenizer_path is None:
+            found["tokenizer_path"] = default_gpt2()
+        return found
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None

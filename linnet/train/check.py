@@ -31,6 +31,8 @@ def check_config(config: RunConfig) -> None:
         raise InputError(f"data.vocab_size is {data.vocab_size}: the tokenizer {data.tokenizer!r} has its own size")
     if data.corpus == "text" and data.path is None:
         raise InputError("data.path is missing: name your text, as in --set data.path=my.txt")
+    if config.pretrain and (not config.task.startswith("lra/") or data.objective == "denoise"):
+        raise InputError(f"pretrain is true: {config.task}, data.objective {data.objective!r}, has nothing before it")
 
 
 def check_out(out: Path) -> None:
@@ -61,7 +63,7 @@ def run_config(folder: Path) -> RunConfig:
 def settings(config: RunConfig) -> dict[str, Any]:
     """All that decides the numbers of a run, by dotted key; the model is one table, without the name of its preset."""
     model = {key: value for key, value in config.model.items() if key != "preset"}
-    flat: dict[str, Any] = {"task": config.task, "seed": config.seed, "model": model}
+    flat: dict[str, Any] = {"task": config.task, "seed": config.seed, "pretrain": config.pretrain, "model": model}
     for section, free in FREE.items():
         table = getattr(config, section).model_dump(mode="json", exclude=free)
         flat |= {f"{section}.{key}": value for key, value in table.items()}
@@ -76,6 +78,7 @@ def check_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) ->
             f"{folder}: its checkpoint is of an earlier linnet and does not hold the settings that it was made with: "
             "it cannot go on; start a new run"
         )
+    then = {**settings(RunConfig()), **then}  # a key that there was not yet had its default
     for key in sorted({*then, *now} - {"model"}):
         if then.get(key) != now.get(key):
             raise InputError(
