@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from linnet.analysis import arena
 from linnet.analysis.figures import Figure, Series, save_figures
 from linnet.errors import InputError, LinnetError
 from linnet.storage import write_text
@@ -28,6 +29,13 @@ def read_results(folder: Path) -> list[Record]:
     return records
 
 
+def kind_of(records: Sequence[Record]) -> str:
+    """What the records hold: "speed", "accuracy" or "perplexity"."""
+    if all("tokens" in record and "rows" in record for record in records):
+        return "speed"
+    return "accuracy" if all("accuracy" in record["test"] for record in records) else "perplexity"
+
+
 def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Records grouped by row, the best test loss first."""
     rows: dict[str, list[Record]] = {}
@@ -38,6 +46,8 @@ def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def to_markdown(records: Sequence[Record]) -> str:
     """The table: one line a system, the mean over its seeds and, where there are several, their range."""
+    if kind_of(records) != "perplexity":
+        return arena.speed_table(records) if kind_of(records) == "speed" else arena.accuracy_table(records)
     rows = by_row(records)
     lines = [
         "| system | parameters | seeds | valid perplexity | test perplexity | test perplexity by word | seconds |",
@@ -98,19 +108,27 @@ def curves(records: Sequence[Record], note: str) -> Figure:
     return Figure("Validation perplexity", "million tokens", "per token", series, log_y=True, note=note)
 
 
+def figures(records: Sequence[Record], note: str) -> list[Figure]:
+    """The curves of the records."""
+    draw = {"speed": arena.speed_curves, "accuracy": arena.accuracy_curves}.get(kind_of(records))
+    return draw(records, note) if draw is not None else [curves(records, note)]
+
+
 def render(folder: Path, title: str) -> tuple[Path, Path]:
     """Write the table into `<folder>.md`, between its markers, and the curves into `<folder>.png`."""
     records = read_results(folder)
     page, picture = folder.with_suffix(".md"), folder.with_suffix(".png")
     text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     write_text(page, replace(text, rendered(records, picture.name)))
-    save_figures([curves(records, title)], picture, {"linnet-results": digest(records)})
+    save_figures(figures(records, title), picture, {"linnet-results": digest(records)})
     return page, picture
 
 
 def rendered(records: Sequence[Record], picture: str) -> str:
     """What stands between the markers of a page."""
-    return f"\n{to_markdown(records)}\n\n![validation perplexity against tokens]({picture})\n"
+    what = {"speed": "steps a second against tokens", "accuracy": "validation accuracy against steps"}
+    about = what.get(kind_of(records), "validation perplexity against tokens")
+    return f"\n{to_markdown(records)}\n\n![{about}]({picture})\n"
 
 
 def replace(text: str, block: str) -> str:

@@ -36,11 +36,11 @@ def command(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Make a data set of the Long Range Arena, or say where to get it.
+    """Make a data set, or say where to get it.
 
-    listops writes basic_train.tsv, basic_val.tsv and basic_test.tsv, the public form. pathfinder writes a folder of
-    pictures, a thousand in a file; stopped, it goes on where it was. The other names write nothing: they tell what to
-    get, from where, and what is found here.
+    They are those of the Long Range Arena. listops writes basic_train.tsv, basic_val.tsv and basic_test.tsv, the public
+    form. pathfinder writes a folder of pictures, a thousand in a file; stopped, it goes on where it was. The other
+    names write nothing: they tell what to get, from where, and what is found here.
 
     \b
     Examples:

@@ -42,6 +42,7 @@ def command(
     from linnet.train.run import checkpoint_step
 
     model = load_model(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
+    model.check_recurrent()
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     ids = tokenizer.encode(prompt)
     if not ids:

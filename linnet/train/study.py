@@ -5,37 +5,17 @@ needed to judge a number: configuration, seed, versions, size, tokens, seconds a
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from linnet.config import RunConfig, load_recipe
 from linnet.errors import unknown
 from linnet.storage import BusyError, read_metrics, write_json
+from linnet.train.arena import ARENA_STUDIES
 from linnet.train.log import Screen
+from linnet.train.plan import Row, Study
 from linnet.train.run import Outcome, evaluate_run, resume_run, start_run
-
-
-@dataclass(frozen=True)
-class Row:
-    """One system of a study: a preset, what is changed in it, and how many seeds it gets."""
-
-    name: str
-    preset: str
-    sets: tuple[str, ...] = ()
-    seeds: int = 1
-
-
-@dataclass(frozen=True)
-class Study:
-    """Runs that are compared: recipes and preset endings by scale, and what the CPU scale changes in its recipe."""
-
-    title: str
-    recipes: dict[str, str]
-    endings: dict[str, str]
-    cpu_sets: tuple[str, ...]
-    rows: tuple[Row, ...]
 
 
 class Trial(NamedTuple):
@@ -47,7 +27,9 @@ class Trial(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.row.name.replace(' ', '-').replace('+', '-')}-seed{self.seed}"
+        task = f"{self.row.recipe.rpartition('/')[2]}-" if self.row.recipe else ""
+        name = self.row.name.replace(" ", "-").replace("+", "-").replace(",", "")
+        return f"{task}{name}-seed{self.seed}"
 
 
 LRPE = "model.options.softmax.positions=lrpe"
@@ -86,13 +68,14 @@ STUDIES = {
         cpu_sets=SMALL,
         rows=(Row("T2", "transnormer_t2"), Row("vanilla", "vanilla"), Row("1+elu", "elu")),
     ),
+    **ARENA_STUDIES,
 }
 
 
-def find_study(name: str) -> Study:
-    """A study by name."""
+def find_study(name: str, also: Iterable[str] = ()) -> Study:
+    """A study by name; `also` are further names that the error for another one offers."""
     if name not in STUDIES:
-        raise unknown("study", name, STUDIES)
+        raise unknown("study", name, (*STUDIES, *also))
     return STUDIES[name]
 
 
@@ -102,10 +85,11 @@ def trials(study: Study, scale: str) -> Iterator[Trial]:
         raise unknown("scale", scale, study.recipes)
     for seed in range(max(row.seeds for row in study.rows)):
         for row in study.rows:
-            if seed < row.seeds:
+            if seed < row.seeds and scale in row.scales:
                 sets = (*(study.cpu_sets if scale == "cpu" else ()), *row.sets)
                 preset = f"model.preset={row.preset}{study.endings[scale]}"
-                yield Trial(row, seed, load_recipe(study.recipes[scale], (preset, *sets, f"seed={seed}")))
+                recipe = row.recipe or study.recipes[scale]
+                yield Trial(row, seed, load_recipe(recipe, (preset, *sets, f"seed={seed}")))
 
 
 def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -> int:
@@ -137,7 +121,9 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
     timings = read_metrics(outcome.folder / "timings.jsonl")
     environment = json.loads((outcome.folder / "environment.json").read_text())
     config = trial.config.model_dump(mode="json", exclude_none=True)
-    config["data"].pop("path", None)  # a path of one machine says nothing to another; the hashes below do
+    which = "best" if "accuracy" in (outcome.valid or {}) else "last"
+    for key in ("path", "cache"):
+        config["data"].pop(key, None)  # a path of one machine says nothing to another; the hashes below do
     return {
         "study": name,
         "scale": scale,
@@ -150,6 +136,7 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
         "environment": {key: value for key, value in environment.items() if key != "started"},
         "curve": metrics,
-        "valid": evaluate_run(outcome.folder, "valid", screen),
-        "test": evaluate_run(outcome.folder, "test", screen),
+        "checkpoint": which,
+        "valid": evaluate_run(outcome.folder, "valid", screen, which),
+        "test": evaluate_run(outcome.folder, "test", screen, which),
     }

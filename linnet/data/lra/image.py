@@ -4,6 +4,7 @@ A token is a grey level, 0 to 255, and black is a level like any other. The last
 validation.
 """
 
+import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -55,7 +56,7 @@ def to_sequences(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Sequen
 def _read_grey(path: Path) -> tuple[Pictures, Pictures]:
     """Grey levels that are stored as such."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             x, y, x_test, y_test = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
     except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is not a whole file of grey pictures: {error}") from None
