@@ -118,7 +118,7 @@ def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -
 def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen) -> dict[str, Any]:
     """Everything about one finished run, as it is committed."""
     metrics = read_metrics(outcome.folder / "metrics.jsonl")
-    timings = read_metrics(outcome.folder / "timings.jsonl")
+    timings = [r for part in ("", "pretrain/") for r in read_metrics(outcome.folder / f"{part}timings.jsonl")]
     environment = json.loads((outcome.folder / "environment.json").read_text())
     config = trial.config.model_dump(mode="json", exclude_none=True)
     which = "best" if "accuracy" in (outcome.valid or {}) else "last"

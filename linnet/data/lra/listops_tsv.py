@@ -25,7 +25,7 @@ from linnet.data.lra.listops import (
     open_depth,
 )
 from linnet.errors import InputError
-from linnet.storage import one_line_errors, temporary_name
+from linnet.storage import clean, one_line_errors, temporary_name
 
 HEADER = "Source\tTarget"
 NAMES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
@@ -63,6 +63,7 @@ def write_tsv(
     batches = generate(seed, total, progress=progress)
     rows = (row for trees in batches for row in zip(render(trees.tokens, trees.starts), trees.values, strict=True))
     folder.mkdir(parents=True, exist_ok=True)
+    clean(folder)  # what a killed process left
     paths = []
     for split, size in sizes.items():
         path = folder / NAMES[split]

@@ -7,9 +7,10 @@ import io
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from linnet.data.lra.png import decode
 from linnet.data.lra.sequences import Arrays, Sequences, load_arrays, save_arrays
 from linnet.data.lra.sources import read_files
 from linnet.errors import InputError
-from linnet.storage import read_json, write_json
+from linnet.storage import clean, read_json, write_json
 
 SHARD = 1000  # pictures
 RULES = "pathfinder32 1"
@@ -31,36 +32,74 @@ MISSING = (
 )
 
 
+class Shard(NamedTuple):
+    """One file of a set: where it is, what it is about, and how many pictures it has."""
+
+    path: Path
+    seed: int
+    number: int
+    size: int
+
+    @property
+    def about(self) -> str:
+        """What the file must say of itself."""
+        return f"{RULES} {self.seed} {self.number} {self.size}"
+
+    def load(self) -> Arrays | None:
+        """Its content, if it is there and whole."""
+        return load_arrays(self.path, self.about)
+
+    def write(self) -> int:
+        """Draw its pictures; returns how many."""
+        pictures = draw_pictures(self.seed, self.number, self.size)
+        save_arrays(self.path, self.about, {"pixels": pictures.pixels, "labels": pictures.labels.astype(np.uint8)})
+        return self.size
+
+
+def _shards(folder: Path, about: Mapping[str, Any]) -> list[Shard]:
+    """The files of the set that `pathfinder.json` says."""
+    count, size = about["count"], about["shard"]
+    return [
+        Shard(folder / f"shard-{number:05}.safetensors", about["seed"], number, min(size, count - number * size))
+        for number in range(-(-count // size))
+    ]
+
+
 def write_shards(
-    folder: Path, count: int, seed: int, workers: int | None = None, progress: Callable[[int, int], None] | None = None
+    folder: Path,
+    count: int,
+    seed: int,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    shard: int = SHARD,
 ) -> None:
     """Generate `count` pictures; what is there already stays. The same for any number of worker processes."""
-    about = {"rules": RULES, "count": count, "seed": seed}
+    about = {"rules": RULES, "count": count, "seed": seed, "shard": shard}
     if (folder / ABOUT).exists() and read_json(folder / ABOUT) != about:
         raise InputError(f"{folder} holds other pictures ({ABOUT} says which): name another folder")
     folder.mkdir(parents=True, exist_ok=True)
+    clean(folder)  # what a killed process left
     write_json(folder / ABOUT, about)
-    numbers = range(-(-count // SHARD))
-    todo = [number for number in numbers if _load(folder, seed, number, count) is None]
-    done = count - sum(_place(folder, seed, number, count)[2] for number in todo)
+    todo = [shard for shard in _shards(folder, about) if shard.load() is None]
+    done = count - sum(shard.size for shard in todo)
     if progress is not None:
         progress(done, count)
-    for size in _run([(folder, seed, number, count) for number in todo], workers or os.cpu_count() or 1):
+    for size in _run(todo, workers or os.cpu_count() or 1):
         done += size
         if progress is not None:
             progress(done, count)
 
 
-def _run(shards: Sequence[tuple[Path, int, int, int]], workers: int) -> Iterator[int]:
+def _run(shards: Sequence[Shard], workers: int) -> Iterator[int]:
     """Write shards, in this process or in several, and tell the size of each as it is done."""
     if min(workers, len(shards)) <= 1:
-        yield from (_write(*shard) for shard in shards)
+        yield from (shard.write() for shard in shards)
         return
     # A fresh process each: a fork of one in which torch has started threads could hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(shards)), context, initializer=_ignore_interrupts) as pool:
         try:
-            for future in as_completed([pool.submit(_write, *shard) for shard in shards]):
+            for future in as_completed([pool.submit(shard.write) for shard in shards]):
                 yield future.result()
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -72,41 +111,21 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _place(folder: Path, seed: int, number: int, count: int) -> tuple[Path, str, int]:
-    """The file of a shard, what it is about, and how many pictures it has."""
-    size = min(SHARD, count - number * SHARD)
-    return folder / f"shard-{number:05}.safetensors", f"{RULES} {seed} {number} {size}", size
-
-
-def _write(folder: Path, seed: int, number: int, count: int) -> int:
-    path, about, size = _place(folder, seed, number, count)
-    pictures = draw_pictures(seed, number, size)
-    save_arrays(path, about, {"pixels": pictures.pixels, "labels": pictures.labels.astype(np.uint8)})
-    return size
-
-
-def _load(folder: Path, seed: int, number: int, count: int) -> Arrays | None:
-    path, about, _ = _place(folder, seed, number, count)
-    return load_arrays(path, about)
-
-
 def read_shards(folder: Path) -> Sequences:
     """All pictures of a finished folder of shards."""
     about = read_json(folder / ABOUT)
-    if not isinstance(about, dict) or about.get("rules") != RULES or not isinstance(about.get("count"), int):
+    sizes = [about.get(key) for key in ("count", "seed", "shard")] if isinstance(about, dict) else [None]
+    if not all(isinstance(size, int) for size in sizes) or about["rules"] != RULES or about["shard"] < 1:
         raise InputError(f"{folder / ABOUT} is not of pictures that this linnet generated")
-    count, seed = about["count"], about["seed"]
-    parts = [_load(folder, seed, number, count) for number in range(-(-count // SHARD))]
-    for number, part in enumerate(parts):
+    parts = []
+    for shard in _shards(folder, about):
+        part = shard.load()
         if part is None:
-            path = _place(folder, seed, number, count)[0]
-            again = f"linnet data pathfinder --out {folder} --count {count} --seed {seed}"
-            raise InputError(f"{path} is missing or damaged: `{again}` goes on with it")
-    whole = [part for part in parts if part is not None]
-    return to_sequences(
-        np.concatenate([part["pixels"] for part in whole]),
-        np.concatenate([part["labels"] for part in whole]).astype(np.int64),
-    )
+            again = f"linnet data pathfinder --out {folder} --count {about['count']} --seed {about['seed']}"
+            raise InputError(f"{shard.path} is missing or damaged: `{again}` goes on with it")
+        parts.append(part)
+    pixels, labels = (np.concatenate([part[name] for part in parts]) for name in ("pixels", "labels"))
+    return to_sequences(pixels, labels.astype(np.int64))
 
 
 def read_public(folder: Path, progress: Callable[[int, int], None] | None = None) -> Sequences:
