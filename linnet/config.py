@@ -93,7 +93,7 @@ class DataConfig(Settings):
     cache: Place = None
     rules: Literal["lra", "skyformer"] = "lra"
     count: Count | None = None
-    seed: Annotated[int, Field(ge=0, le=10**9)] = 0
+    variant: Annotated[int, Field(ge=0, le=10**9)] = 0
     objective: Literal["classify", "denoise"] = "classify"
 
 

@@ -33,7 +33,7 @@ class ListOps(ArenaTask):
         if data.path is not None:
             splits = {split: self._read_file(Path(data.path) / name) for split, name in NAMES.items()}
         else:
-            splits = self._generated(data.seed, data.count or COUNT)
+            splits = self._generated(data.variant, data.count or COUNT)
         return {split: _without_ends(s) for split, s in splits.items()} if data.rules == "skyformer" else splits
 
     def _read_file(self, path: Path) -> Sequences:

@@ -33,14 +33,14 @@ class Pathfinder(ArenaTask):
         if data.context < PIXELS:
             raise InputError(f"data.context is {data.context}: a picture has {PIXELS:,} pixels")
         if data.path is None:
-            return self._generated(data.count or COUNT, data.seed).split(HELD_OUT)
+            return self._generated(data.count or COUNT, data.variant).split(HELD_OUT)
         folder = Path(data.path)
         if (folder / ABOUT).is_file():
             return read_shards(folder).split(HELD_OUT)
         if not (folder / "imgs").is_dir():
             raise InputError(f"{folder} has neither {ABOUT} nor imgs: {MISSING}")
         whole = read_public(folder, self.work("reading the pictures"))
-        order = np.argsort(np.random.Philox(key=data.seed).random_raw(len(whole)), kind="stable")
+        order = np.argsort(np.random.Philox(key=data.variant).random_raw(len(whole)), kind="stable")
         pixels = whole.tokens.reshape(-1, PIXELS)[order]
         return to_sequences(pixels, whole.labels[order]).split(HELD_OUT)
 

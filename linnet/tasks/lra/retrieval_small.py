@@ -18,7 +18,7 @@ class RetrievalSmall(PairsTask):
         return {} if data.path is not None else {"path": default_path()}
 
     def read_pairs(self) -> dict[str, Pairs]:
-        """`data.seed` decides the splits and the pairs that are none."""
+        """`data.variant` decides the splits and the pairs that are none."""
         data = self.config.data
         self.work("reading the papers")(0, 1)
-        return read_small(Path(data.path or default_path()), data.context, data.seed)
+        return read_small(Path(data.path or default_path()), data.context, data.variant)
