@@ -9,6 +9,7 @@ from typing import Any
 
 from linnet.analysis import arena
 from linnet.analysis.figures import Figure, Series, save_figures
+from linnet.analysis.recall import recall_figure, recall_markdown
 from linnet.errors import InputError, LinnetError
 from linnet.storage import write_text
 
@@ -29,13 +30,6 @@ def read_results(folder: Path) -> list[Record]:
     return records
 
 
-def kind_of(records: Sequence[Record]) -> str:
-    """What the records hold: "speed", "accuracy" or "perplexity"."""
-    if all("tokens" in record and "rows" in record for record in records):
-        return "speed"
-    return "accuracy" if all("accuracy" in record["test"] for record in records) else "perplexity"
-
-
 def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Records grouped by row, the best test loss first."""
     rows: dict[str, list[Record]] = {}
@@ -47,7 +41,7 @@ def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
 def to_markdown(records: Sequence[Record]) -> str:
     """The table: one line a system, the mean over its seeds and, where there are several, their range."""
     if kind_of(records) != "perplexity":
-        return arena.speed_table(records) if kind_of(records) == "speed" else arena.accuracy_table(records)
+        return MARKDOWN[kind_of(records)](records)
     rows = by_row(records)
     lines = [
         "| system | parameters | seeds | valid perplexity | test perplexity | test perplexity by word | seconds |",
@@ -91,8 +85,33 @@ def _budget(records: Sequence[Record]) -> str:
     )
 
 
+def kind_of(records: Sequence[Record]) -> str:
+    """What the records hold: "speed", "recall", "arena" or, of language models, "perplexity"."""
+    if all("rows" in record for record in records):
+        return "speed"
+    task = str(records[0]["config"]["task"])
+    return "arena" if task.startswith("lra/") else "recall" if task == "recall" else "perplexity"
+
+
+MARKDOWN = {"speed": arena.speed_table, "arena": arena.accuracy_table, "recall": recall_markdown}
+PICTURES = {
+    "speed": "steps a second against tokens",
+    "arena": "validation accuracy against steps",
+    "recall": "accuracy against the number of pairs",
+    "perplexity": "validation perplexity against tokens",
+}
+
+
+def figures(records: Sequence[Record], note: str) -> list[Figure]:
+    """What the picture of a page shows."""
+    draw = {"speed": arena.speed_curves, "arena": arena.accuracy_curves}.get(kind_of(records))
+    return draw(records, note) if draw is not None else [curves(records, note)]
+
+
 def curves(records: Sequence[Record], note: str) -> Figure:
-    """Validation perplexity against tokens, the mean over seeds, with the range shaded."""
+    """Validation perplexity against tokens, the mean over seeds, with the range shaded; of recall, its accuracy."""
+    if kind_of(records) == "recall":
+        return recall_figure(records, note)
     series = []
     for row, runs in by_row(records).items():
         found: dict[float, list[float]] = {}
@@ -108,12 +127,6 @@ def curves(records: Sequence[Record], note: str) -> Figure:
     return Figure("Validation perplexity", "million tokens", "per token", series, log_y=True, note=note)
 
 
-def figures(records: Sequence[Record], note: str) -> list[Figure]:
-    """The curves of the records."""
-    draw = {"speed": arena.speed_curves, "accuracy": arena.accuracy_curves}.get(kind_of(records))
-    return draw(records, note) if draw is not None else [curves(records, note)]
-
-
 def render(folder: Path, title: str) -> tuple[Path, Path]:
     """Write the table into `<folder>.md`, between its markers, and the curves into `<folder>.png`."""
     records = read_results(folder)
@@ -126,9 +139,7 @@ def render(folder: Path, title: str) -> tuple[Path, Path]:
 
 def rendered(records: Sequence[Record], picture: str) -> str:
     """What stands between the markers of a page."""
-    what = {"speed": "steps a second against tokens", "accuracy": "validation accuracy against steps"}
-    about = what.get(kind_of(records), "validation perplexity against tokens")
-    return f"\n{to_markdown(records)}\n\n![{about}]({picture})\n"
+    return f"\n{to_markdown(records)}\n\n![{PICTURES[kind_of(records)]}]({picture})\n"
 
 
 def replace(text: str, block: str) -> str:

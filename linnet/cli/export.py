@@ -1,4 +1,4 @@
-"""`linnet export`: a trained model as a few files, without what only training needs."""
+"""`linnet export`: a trained model as three files, without what only training needs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,9 +16,9 @@ def command(
     checkpoint: Checkpoint = "last",
     json: Json = False,
 ) -> None:
-    """Export a trained model as a few files.
+    """Export a trained model as three files.
 
-    They are config.json, model.safetensors and, for a model of text, tokenizer.json; `linnet.load_model` and `linnet
+    They are config.json, model.safetensors and, of a model of text, tokenizer.json; `linnet.load_model` and `linnet
     generate` read their folder. The same checkpoint gives the same bytes.
 
     \b
@@ -34,7 +34,7 @@ def command(
     from linnet.train.run import checkpoint_step
 
     model = load_model(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
-    tokenizer = folder / "tokenizer.json"
+    tokenizer = folder / "tokenizer.json"  # a model of text has one
     export_model(model, out, tokenizer if tokenizer.exists() else None)
     files = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
     if json:

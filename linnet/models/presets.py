@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from linnet.config import parse_section
 from linnet.errors import InputError, unknown
 from linnet.models.config import ModelConfig
+from linnet.registry import ATTENTION
 
 if TYPE_CHECKING:
     from linnet.models.backbone import Model
@@ -82,7 +83,14 @@ SIZES: dict[str, tuple[int, int, int, int, int, int]] = {
 
 def list_models() -> list[str]:
     """Sorted names of the presets."""
-    return sorted(f"{system}_{kind}{end}" for system in SYSTEMS for kind in KINDS for end in ("", "_small"))
+    names = {f"{system}_{kind}" for system in SYSTEMS for kind in KINDS} | {f"{system}_lra" for system in _systems()}
+    return sorted(f"{name}{end}" for name in names for end in ("", "_small"))
+
+
+def _systems() -> dict[str, tuple[str, str, dict[str, dict[str, Any]]]]:
+    """The systems, and every other mechanism in vanilla's frame, which the Long Range Arena has too."""
+    others = set(ATTENTION.names()) - {"softmax", *SYSTEMS}  # softmax is called vanilla
+    return {**SYSTEMS, **{name: (name, name, {}) for name in others}}
 
 
 def preset(name: str, **overrides: Any) -> ModelConfig:
@@ -114,7 +122,7 @@ def _table(name: str) -> dict[str, Any]:
     system, _, kind = name.removesuffix("_small").rpartition("_")
     size = kind if not name.endswith("_small") else "lra_small" if kind == "lra" else "small"
     L, width, heads, glu, ffn, vocab_size = SIZES[size]
-    first, second, options = SYSTEMS[system]
+    first, second, options = _systems()[system]
     for field, values in (("dropout", ATTENTION_DROPOUT), ("positions", RELATIVE_POSITIONS)):
         own = {k: {field: value} for k, value in values.get(kind, {}).items() if k in (first, second)}
         options = {k: {**options.get(k, {}), **own.get(k, {})} for k in sorted({*options, *own})}

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linnet.config import RunConfig, load_recipe, short
+from linnet.config import DataConfig, RunConfig, load_recipe, parse_config, short
 from linnet.errors import InputError, LinnetError, unknown
 from linnet.models.presets import model_config
 from linnet.registry import TASK
 
+FEWEST = {"bpe": 261, "word": 5}  # tokens: four or five that are no text, and each byte
 UNKNOWN_SIZE = 1 << 30  # stands for the vocabulary, which the data decide
 LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # of a process that was killed before it had written anything
 
@@ -27,12 +28,22 @@ def check_config(config: RunConfig) -> None:
         raise unknown("task", config.task, TASK.names())
     model_config({"vocab_size": UNKNOWN_SIZE, **config.model})
     data = config.data
+    if config.pretrain and getattr(data, "objective", None) != "classify":
+        raise InputError(f"pretrain is true: only a task lra/... that classifies has it, not this {config.task}")
+    if not isinstance(data, DataConfig):
+        return  # no text
     if data.tokenizer in ("bytes", "gpt2") and data.vocab_size is not None:
         raise InputError(f"data.vocab_size is {data.vocab_size}: the tokenizer {data.tokenizer!r} has its own size")
+    if data.corpus == "stdlib" and data.path is not None:
+        raise InputError(f"data.path is {short(data.path)}: data.corpus 'stdlib' has none; 'text' reads your own")
+    if data.tokenizer != "gpt2" and data.tokenizer_path is not None:
+        raise InputError(f"data.tokenizer_path is {short(data.tokenizer_path)}: only data.tokenizer 'gpt2' reads files")
+    fewest = FEWEST.get(data.tokenizer, 0)
+    if data.vocab_size is not None and data.vocab_size < fewest:
+        name = data.tokenizer
+        raise InputError(f"data.vocab_size is {data.vocab_size}: the tokenizer {name!r} needs at least {fewest}")
     if data.corpus == "text" and data.path is None:
         raise InputError("data.path is missing: name your text, as in --set data.path=my.txt")
-    if config.pretrain and (not config.task.startswith("lra/") or data.objective == "denoise"):
-        raise InputError(f"pretrain is true: {config.task}, data.objective {data.objective!r}, has nothing before it")
 
 
 def check_out(out: Path) -> None:
@@ -78,7 +89,7 @@ def check_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) ->
             f"{folder}: its checkpoint is of an earlier linnet and does not hold the settings that it was made with: "
             "it cannot go on; start a new run"
         )
-    then = {**settings(RunConfig()), **then}  # a key that there was not yet had its default
+    then = {**settings(parse_config({"task": config.task})), **then}  # a key that there was not yet had its default
     for key in sorted({*then, *now} - {"model"}):
         if then.get(key) != now.get(key):
             raise InputError(

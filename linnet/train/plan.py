@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One system of a study: a preset, what is changed in it, how many seeds it gets, and at which scales it runs."""
+    """One system of a study: a preset or none, what is changed in the recipe, how many seeds, at which scales."""
 
     name: str
-    preset: str
+    preset: str | None
     sets: tuple[str, ...] = ()
     seeds: int = 1
     recipe: str = ""  # in place of the study's

@@ -85,7 +85,7 @@ def test_speed_beside_vanilla(speeds):
 
 
 def test_records_are_known_by_what_they_hold(scores, speeds):
-    assert kind_of(scores) == "accuracy"
+    assert kind_of(scores) == "arena"
     assert kind_of(speeds) == "speed"
     assert to_markdown(scores) == accuracy_table(scores)
     assert to_markdown(speeds) == speed_table(speeds)

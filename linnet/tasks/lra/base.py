@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from linnet.config import RunConfig
+from linnet.config import ArenaConfig, RunConfig
 from linnet.data.lra.sequences import Sequences, digest
 from linnet.data.masking import IGNORE, mask_tokens
 from linnet.errors import InputError
@@ -39,6 +39,10 @@ class ArenaTask(Task):
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
     ) -> None:
         super().__init__(config, cache, folder, work)
+        assert isinstance(config.data, ArenaConfig)  # the configuration of these tasks
+        self.data = config.data
+        if cache is None and self.data.cache is not None:
+            self.cache = Path(self.data.cache)
         self.splits = self.read()
         for split, sequences in self.splits.items():
             sequences.check(f"the {split} split", self.classes)
@@ -55,22 +59,22 @@ class ArenaTask(Task):
     @property
     def denoises(self) -> bool:
         """Whether tokens are guessed, not classes."""
-        return self.config.data.objective == "denoise"
+        return self.data.objective == "denoise"
 
     def model_fields(self) -> dict[str, Any]:
         """The sizes of the benchmark: a position for each token up to the next power of two; the mask is one more."""
         guess = self.denoises or self.config.pretrain
         fields = {
             "vocab_size": max(self.vocab_size, self.tokens + guess),
-            "max_length": 1 << (self.config.data.context - 1).bit_length(),
+            "max_length": 1 << (self.data.context - 1).bit_length(),
             "classes": self.classes,
             "output": "masked_lm" if self.denoises else self.output,
         }
-        return {**fields, "mean_over": "max_length"} if self.config.data.rules == "skyformer" else fields
+        return {**fields, "mean_over": "max_length"} if self.data.rules == "skyformer" else fields
 
     def check_model(self, model: ModelConfig) -> None:
         """Also: every token has an embedding, every place a position, and every class an answer."""
-        wanted, context = self.model_fields(), self.config.data.context
+        wanted, context = self.model_fields(), self.data.context
         if model.output != wanted["output"]:
             raise InputError(f"model.output is {model.output!r}: {self.config.task} needs {wanted['output']!r} here")
         tokens = self.tokens + (self.denoises or self.config.pretrain)
@@ -102,7 +106,7 @@ class ArenaTask(Task):
     def rows(self, split: str, samples: Indices) -> tuple[Indices, NDArray[np.bool_]]:
         """Sequences as (B,N), and which of their tokens are real."""
         ids, real = self.splits[split].rows(samples)
-        return ids, ids != PAD if self.config.data.rules == "skyformer" else real  # there black pixels are padding
+        return ids, ids != PAD if self.data.rules == "skyformer" else real  # there black pixels are padding
 
     def _gaps(self, ids: Indices, real: NDArray[np.bool_], samples: Indices, epochs: Indices) -> Batch:
         """`ids` with gaps, and of the K masked tokens `select` and `targets` (K,)."""
@@ -126,26 +130,25 @@ class ArenaTask(Task):
         logits, labels = self._logits(model, batch), batch["labels"]
         return cross_entropy(logits, labels, reduction="sum"), len(labels)
 
-    def scores(self, model: nn.Module, batch: Batch) -> Sums:
+    def measure(self, model: nn.Module, batch: Batch) -> Sums:
         """Also how often each class was taken for each: rows are true classes, columns are answers."""
         logits, labels = self._logits(model, batch), batch["labels"]
         loss = cross_entropy(logits, labels, reduction="sum")
         if self.denoises:
-            return {"loss": float(loss), "count": len(labels)}
+            return {"loss": float(loss), "terms": len(labels)}
         pairs = labels * self.classes + logits.argmax(dim=-1)
         confusion = pairs.bincount(minlength=self.classes**2).view(self.classes, self.classes)
-        return {"loss": float(loss), "count": len(labels), "confusion": confusion.cpu().numpy()}
+        return {"loss": float(loss), "terms": len(labels), "confusion": confusion.cpu().numpy()}
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
         given = {name: batch[name] for name in ("key_mask", "select") if name in batch}
         logits: Tensor = model(batch["ids"], **given)  # (B, classes), or (K, V)
         return logits.float()
 
-    def metrics(
-        self, split: str, loss: float, count: int, confusion: NDArray[np.int64] | None = None
-    ) -> dict[str, Any]:
+    def metrics(self, split: str, sums: Mapping[str, Any]) -> dict[str, Any]:
         """Loss and accuracy, over a whole split the confusion matrix too; where tokens are guessed, perplexity."""
-        mean, context = loss / max(count, 1), {"context": self.config.data.context}
+        count, confusion = sums["terms"], sums.get("confusion")
+        mean, context = sums["loss"] / max(count, 1), {"context": self.data.context}
         if confusion is None:
             return {"split": split, "loss": mean, "perplexity": perplexity(mean), "tokens": count, **context}
         accuracy = float(np.trace(confusion)) / count

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from linnet.config import DataConfig
+from linnet.config import ArenaConfig
 from linnet.data.lra.image import CLASSES, PIXELS, default_path, read_image
 from linnet.data.lra.sequences import Sequences
 from linnet.errors import InputError
@@ -20,13 +20,13 @@ class Image(ArenaTask):
     padded = False
 
     @staticmethod
-    def places(data: DataConfig) -> dict[str, Path]:
+    def places(data: ArenaConfig) -> dict[str, Path]:
         """The pictures in LINNET_DATA."""
         return {} if data.path is not None else {"path": default_path()}
 
     def read(self) -> dict[str, Sequences]:
         """Row after row."""
-        data = self.config.data
+        data = self.data
         if data.context < PIXELS:
             raise InputError(f"data.context is {data.context}: a picture has {PIXELS:,} pixels")
         return read_image(Path(data.path or default_path()), self.work("reading the pictures"))

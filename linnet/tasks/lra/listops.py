@@ -27,7 +27,7 @@ class ListOps(ArenaTask):
 
     def read(self) -> dict[str, Sequences]:
         """Generated or read, and kept in the cache."""
-        data = self.config.data
+        data = self.data
         if data.context < LONGEST:
             raise InputError(f"data.context is {data.context}: trees have up to {LONGEST:,} tokens")
         if data.path is not None:
@@ -40,8 +40,8 @@ class ListOps(ArenaTask):
         if not path.is_file():
             raise InputError(f"{path} does not exist: `linnet data listops --out {path.parent}` makes it")
         show = self.work(f"reading {path.name}")
-        about = f"listops file {file_digest(path)} {self.config.data.context}"
-        arrays = cached(about, lambda: _arrays(read_tsv(path, self.config.data.context, show), "all"), self.cache)
+        about = f"listops file {file_digest(path)} {self.data.context}"
+        arrays = cached(about, lambda: _arrays(read_tsv(path, self.data.context, show), "all"), self.cache)
         return Sequences.from_arrays(arrays, "all")
 
     def _generated(self, seed: int, count: int) -> dict[str, Sequences]:

@@ -29,7 +29,7 @@ class Pathfinder(ArenaTask):
 
     def read(self) -> dict[str, Sequences]:
         """Row after row; public pictures, which come in the order of their making, are shuffled first."""
-        data = self.config.data
+        data = self.data
         if data.context < PIXELS:
             raise InputError(f"data.context is {data.context}: a picture has {PIXELS:,} pixels")
         if data.path is None:

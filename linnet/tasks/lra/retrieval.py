@@ -57,7 +57,7 @@ class Retrieval(PairsTask):
 
     def read_pairs(self) -> dict[str, Pairs]:
         """There is no copy to fall back on: `data.path` names their folder."""
-        data = self.config.data
+        data = self.data
         if data.path is None:
             raise InputError(f"data.path is not set: {MISSING}")
         return read_retrieval(Path(data.path), data.context, self.work("reading the pairs"))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from linnet.config import DataConfig
+from linnet.config import ArenaConfig
 from linnet.data.lra.sequences import Sequences
 from linnet.data.lra.text import default_path, read_text
 from linnet.registry import TASK
@@ -18,11 +18,11 @@ class Text(ArenaTask):
     vocab_size = 512
 
     @staticmethod
-    def places(data: DataConfig) -> dict[str, Path]:
+    def places(data: ArenaConfig) -> dict[str, Path]:
         """The reviews in LINNET_DATA."""
         return {} if data.path is not None else {"path": default_path()}
 
     def read(self) -> dict[str, Sequences]:
         """Cut at `data.context` bytes."""
-        data = self.config.data
+        data = self.data
         return read_text(Path(data.path or default_path()), data.context, self.work("reading the reviews"))
