@@ -29,17 +29,22 @@ FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}
 STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
 FEW = 25  # points up to which each one gets a marker
 LINE = 0.07  # height of a name, of that of a panel
+LARGEST = 900.0  # area of the largest circle, in square points
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line: y over x, None where there is no value; `low` and `high` bound each y."""
+    """One line: y over x, None where there is no value; `low` and `high` bound each y.
+
+    With `sizes` the points are circles of these areas, the largest of a figure being of one size, and there is no line.
+    """
 
     name: str
     x: Sequence[float]
     y: Sequence[float | None]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
+    sizes: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,10 @@ def _trace(figure: Figure, i: int) -> dict[str, Any]:
         "marker": {"color": color, "size": 7, "symbol": MARKERS[i % len(MARKERS)][0]},
         "hovertemplate": "%{y:.4~g}" if len(figure.series) > 1 else "%{x:,}: %{y:.4~g}<extra></extra>",
     }
+    if series.sizes is not None:
+        scale = (LARGEST / max(max(s.sizes) for s in figure.series if s.sizes)) ** 0.5
+        trace["mode"] = "markers"
+        trace["marker"] = {"color": color, "opacity": 0.6, "size": [scale * size**0.5 for size in series.sizes]}
     if series.low is not None and series.high is not None:
         up = [0 if y is None else high - y for y, high in zip(values, series.high, strict=True)]
         down = [0 if y is None else y - low for y, low in zip(values, series.low, strict=True)]
@@ -117,7 +126,7 @@ def _axis(log: bool, ticks: Sequence[float] = ()) -> dict[str, Any]:
 
 def _measured_at(figure: Figure) -> list[float]:
     """The few values at which something was measured, or nothing."""
-    found = sorted({x for series in figure.series for x in series.x})
+    found = sorted({x for series in figure.series if series.sizes is None for x in series.x})
     return found if len(found) <= FEW // 2 else []
 
 
@@ -157,6 +166,13 @@ def _draw(axes: "Axes", figure: Figure) -> None:
         color, dash = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)][1]
         marker = MARKERS[i % len(MARKERS)][1] if len(series.x) <= FEW else ""
         y = [math.nan if value is None else value for value in _drawable(figure, series)]
+        if series.sizes is not None:
+            largest = max(max(s.sizes) for s in figure.series if s.sizes)
+            areas = [LARGEST * size / largest for size in series.sizes]
+            axes.scatter(series.x, y, areas, color=color, alpha=0.6, linewidth=0)
+            for point in zip(series.x, y, strict=True):
+                axes.annotate(_shorten(series.name), point, ha="center", va="center", parse_math=False)
+            continue
         label = _shorten(series.name)
         axes.plot(series.x, y, dash, color=color, marker=marker, markersize=4, linewidth=1.5, label=label)
         if series.low is not None and series.high is not None:
@@ -166,6 +182,8 @@ def _draw(axes: "Axes", figure: Figure) -> None:
     axes.set_ylabel(figure.y_label, parse_math=False)
     if figure.log_x:
         axes.set_xscale("log")
+    if any(series.sizes for series in figure.series):
+        axes.margins(0.25)
     if figure.log_y:
         axes.set_yscale("log")
     _ticks(axes, figure)
@@ -196,9 +214,10 @@ def _ticks(axes: "Axes", figure: Figure) -> None:
 def _name_lines(axes: "Axes", figure: Figure) -> None:
     """Each line's name at its end, in its color; names of lines that end close together are moved apart."""
     ends: list[tuple[float, int]] = []
+    axes.get_ylim()  # matplotlib finds the limits when they are asked for, and places by old ones until then
     for i, series in enumerate(figure.series):
         points = [(x, y) for x, y in zip(series.x, _drawable(figure, series), strict=True) if y is not None]
-        if points:
+        if points and series.sizes is None:
             ends.append((axes.transAxes.inverted().transform(axes.transData.transform(points[-1]))[1], i))
     ends.sort()
     heights = [height for height, _ in ends]

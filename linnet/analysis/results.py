@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from linnet.analysis import arena
 from linnet.analysis.figures import Figure, Series, save_figures
 from linnet.analysis.recall import recall_figure, recall_markdown
 from linnet.errors import InputError, LinnetError
@@ -39,8 +40,8 @@ def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def to_markdown(records: Sequence[Record]) -> str:
     """The table: one line a system, the mean over its seeds and, where there are several, their range."""
-    if _of_recall(records):
-        return recall_markdown(records)
+    if kind_of(records) != "perplexity":
+        return MARKDOWN[kind_of(records)](records)
     rows = by_row(records)
     lines = [
         "| system | parameters | seeds | valid perplexity | test perplexity | test perplexity by word | seconds |",
@@ -84,13 +85,32 @@ def _budget(records: Sequence[Record]) -> str:
     )
 
 
-def _of_recall(records: Sequence[Record]) -> bool:
-    return bool(records[0]["config"]["task"] == "recall")
+def kind_of(records: Sequence[Record]) -> str:
+    """What the records hold: "speed", "recall", "arena" or, of language models, "perplexity"."""
+    if all("rows" in record for record in records):
+        return "speed"
+    task = str(records[0]["config"]["task"])
+    return "arena" if task.startswith("lra/") else "recall" if task == "recall" else "perplexity"
+
+
+MARKDOWN = {"speed": arena.speed_table, "arena": arena.accuracy_table, "recall": recall_markdown}
+PICTURES = {
+    "speed": "steps a second against tokens",
+    "arena": "validation accuracy against steps",
+    "recall": "accuracy against the number of pairs",
+    "perplexity": "validation perplexity against tokens",
+}
+
+
+def figures(records: Sequence[Record], note: str) -> list[Figure]:
+    """What the picture of a page shows."""
+    draw = {"speed": arena.speed_curves, "arena": arena.accuracy_curves}.get(kind_of(records))
+    return draw(records, note) if draw is not None else [curves(records, note)]
 
 
 def curves(records: Sequence[Record], note: str) -> Figure:
     """Validation perplexity against tokens, the mean over seeds, with the range shaded; of recall, its accuracy."""
-    if _of_recall(records):
+    if kind_of(records) == "recall":
         return recall_figure(records, note)
     series = []
     for row, runs in by_row(records).items():
@@ -113,14 +133,13 @@ def render(folder: Path, title: str) -> tuple[Path, Path]:
     page, picture = folder.with_suffix(".md"), folder.with_suffix(".png")
     text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     write_text(page, replace(text, rendered(records, picture.name)))
-    save_figures([curves(records, title)], picture, {"linnet-results": digest(records)})
+    save_figures(figures(records, title), picture, {"linnet-results": digest(records)})
     return page, picture
 
 
 def rendered(records: Sequence[Record], picture: str) -> str:
     """What stands between the markers of a page."""
-    what = "accuracy against the number of pairs" if _of_recall(records) else "validation perplexity against tokens"
-    return f"\n{to_markdown(records)}\n\n![{what}]({picture})\n"
+    return f"\n{to_markdown(records)}\n\n![{PICTURES[kind_of(records)]}]({picture})\n"
 
 
 def replace(text: str, block: str) -> str:

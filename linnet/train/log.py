@@ -143,7 +143,8 @@ def describe(metrics: dict[str, Any]) -> str:
     """An evaluation in one line for people."""
     shown = {name: value for name, value in metrics.items() if isinstance(value, float)}
     values = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in shown.items())
-    return f"{metrics['split']}: {values}  ({metrics['tokens']:,} tokens, context {metrics['context']})"
+    counts = [f"{metrics[name]:,} {name}" for name in ("tokens", "samples") if name in metrics]
+    return f"{metrics['split']}: {values}  ({', '.join(counts)}, context {metrics['context']})"
 
 
 def _clock(seconds: float) -> str:

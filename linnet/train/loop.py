@@ -23,7 +23,7 @@ from linnet.tasks.base import Task, to_device
 from linnet.train.guard import NonFiniteError, Stop, bad_gradient, bad_place, bad_tensors, deterministic
 from linnet.train.log import RunLog
 from linnet.train.optim import finish_gradients, load_optimizer, make_optimizer, optimizer_tensors
-from linnet.train.schedule import learning_rate
+from linnet.train.schedule import first_beta, learning_rate
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Position:
     tokens: int = 0  # read so far
     evaluated: int = 0  # the step of the last evaluation
     best_step: int | None = None
-    best_loss: float | None = None
+    best_loss: float | None = None  # or what else the task ranks by
     loss: float = 0.0  # summed since the last record
     terms: int = 0  # in that sum
 
@@ -123,12 +123,12 @@ class Trainer:
             number = ((step - 1) * train.accumulate + micro) * self.world + self.rank
             part, count, size = self._accumulate(number, step)
             loss, terms, tokens = loss + part, terms + count, tokens + size
-        norm = finish_gradients(self.model, max(terms, 1), train.clip)
+        norm = finish_gradients(self.model, max(terms, 1), train.clip, train.clip_value)
         if not math.isfinite(norm):
             raise NonFiniteError(f"step {step}: {bad_gradient(self.model)} is not finite; nothing of it was saved")
         rate = learning_rate(train, step)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"], group["betas"] = rate, (first_beta(train, step), train.betas[1])
         self.optimizer.step()
         self.at.step = step
         self.at.tokens += tokens * self.world
@@ -177,8 +177,9 @@ class Trainer:
         if not math.isfinite(metrics["loss"]):
             raise NonFiniteError(f"step {self.at.step}: the loss on the validation split is {metrics['loss']}")
         self.at.evaluated = self.at.step
-        if self.at.best_loss is None or metrics["loss"] < self.at.best_loss:
-            self.at.best_step, self.at.best_loss = self.at.step, metrics["loss"]
+        rank = self.task.rank(metrics)
+        if self.at.best_loss is None or rank < self.at.best_loss:
+            self.at.best_step, self.at.best_loss = self.at.step, rank
         log.evaluation({"step": self.at.step, **metrics}, time.perf_counter() - start)
         return True
 

@@ -5,8 +5,7 @@ holds all that is needed to judge a number: configuration, seed, versions, size,
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,29 +13,10 @@ from linnet.config import RunConfig, load_recipe
 from linnet.errors import unknown
 from linnet.registry import ATTENTION
 from linnet.storage import BusyError, read_metrics, write_json
+from linnet.train.arena import ARENA_STUDIES
 from linnet.train.log import Screen
+from linnet.train.plan import Row, Study
 from linnet.train.run import Outcome, evaluate_run, resume_run, start_run
-
-
-@dataclass(frozen=True)
-class Row:
-    """One system of a study: a preset or none, what is changed in the recipe, and how many seeds it gets."""
-
-    name: str
-    preset: str | None
-    sets: tuple[str, ...] = ()
-    seeds: int = 1
-
-
-@dataclass(frozen=True)
-class Study:
-    """Runs that are compared: recipes and preset endings by scale, and what the CPU scale changes in its recipe."""
-
-    title: str
-    recipes: dict[str, str]
-    endings: dict[str, str]
-    cpu_sets: tuple[str, ...]
-    rows: tuple[Row, ...]
 
 
 class Trial(NamedTuple):
@@ -48,7 +28,9 @@ class Trial(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.row.name.replace(' ', '-').replace('+', '-')}-seed{self.seed}"
+        task = f"{self.row.recipe.rpartition('/')[2]}-" if self.row.recipe else ""
+        name = self.row.name.replace(" ", "-").replace("+", "-").replace(",", "")
+        return f"{task}{name}-seed{self.seed}"
 
 
 LRPE = "model.options.softmax.positions=lrpe"
@@ -81,6 +63,11 @@ STUDIES = {
             Row("diag only", "diag"),
             Row("lln", "lln"),
             Row("lln_diag", "lln_diag"),
+            Row("Performer", "performer"),
+            Row("cosFormer", "cosformer"),
+            Row("Transformer-LS", "long_short"),
+            Row("FLASH", "flash"),
+            Row("FLASH-quad", "flash_quad"),
         ),
     ),
     "transnormer-masked-lm": Study(
@@ -97,13 +84,14 @@ STUDIES = {
         cpu_sets=(),
         rows=tuple(Row(name, None, (f'model.layers=["diag", "{name}"]',), seeds=3) for name in CAUSAL),
     ),
+    **ARENA_STUDIES,
 }
 
 
-def find_study(name: str) -> Study:
-    """A study by name."""
+def find_study(name: str, also: Iterable[str] = ()) -> Study:
+    """A study by name; `also` are further names that the error for another one offers."""
     if name not in STUDIES:
-        raise unknown("study", name, STUDIES)
+        raise unknown("study", name, (*STUDIES, *also))
     return STUDIES[name]
 
 
@@ -113,10 +101,11 @@ def trials(study: Study, scale: str) -> Iterator[Trial]:
         raise unknown("scale", scale, study.recipes)
     for seed in range(max(row.seeds for row in study.rows)):
         for row in study.rows:
-            if seed < row.seeds:
+            if seed < row.seeds and scale in row.scales:
                 sets = (*(study.cpu_sets if scale == "cpu" else ()), *row.sets)
                 preset = () if row.preset is None else (f"model.preset={row.preset}{study.endings[scale]}",)
-                yield Trial(row, seed, load_recipe(study.recipes[scale], (*preset, *sets, f"seed={seed}")))
+                recipe = row.recipe or study.recipes[scale]
+                yield Trial(row, seed, load_recipe(recipe, (*preset, *sets, f"seed={seed}")))
 
 
 def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -> int:
@@ -145,10 +134,12 @@ def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -
 def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen) -> dict[str, Any]:
     """Everything about one finished run, as it is committed."""
     metrics = read_metrics(outcome.folder / "metrics.jsonl")
-    timings = read_metrics(outcome.folder / "timings.jsonl")
+    timings = [r for part in ("", "pretrain/") for r in read_metrics(outcome.folder / f"{part}timings.jsonl")]
     environment = json.loads((outcome.folder / "environment.json").read_text())
     config = trial.config.model_dump(mode="json", exclude_none=True)
-    config["data"].pop("path", None)  # a path of one machine says nothing to another; the hashes below do
+    for key in ("path", "cache"):
+        config["data"].pop(key, None)  # a path of one machine says nothing to another; the hashes below do
+    which = "best" if config["task"].startswith("lra/") else "last"
     return {
         "study": name,
         "scale": scale,
@@ -161,6 +152,7 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
         "environment": {key: value for key, value in environment.items() if key != "started"},
         "curve": metrics,
-        "valid": evaluate_run(outcome.folder, "valid", screen),
-        "test": evaluate_run(outcome.folder, "test", screen),
+        "checkpoint": which,
+        "valid": evaluate_run(outcome.folder, "valid", screen, which),
+        "test": evaluate_run(outcome.folder, "test", screen, which),
     }

@@ -1,9 +1,10 @@
 """Small real models for the tests of linnet.models."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from torch import Tensor
 
 from linnet import describe_attention
 from linnet.models.backbone import Model
@@ -41,3 +42,17 @@ def tiny() -> Callable[..., Model]:
         return model
 
     return build
+
+
+@pytest.fixture
+def padded() -> Callable[..., tuple[Tensor, Tensor]]:
+    """`padded(rows, side, N)`: rows of unequal length as N columns, 60 where nothing stands, and the key mask."""
+
+    def fill(rows: Sequence[Tensor], side: str, N: int) -> tuple[Tensor, Tensor]:
+        ids, mask = torch.full((len(rows), N), 60), torch.zeros(len(rows), N, dtype=torch.bool)
+        for b, row in enumerate(rows):
+            place = slice(0, len(row)) if side == "right" else slice(N - len(row), N)
+            ids[b, place], mask[b, place] = row, True
+        return ids, mask
+
+    return fill

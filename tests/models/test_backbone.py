@@ -10,17 +10,8 @@ CLOSE = {"rtol": 0, "atol": 1e-5}
 JUNK = 60
 
 
-def padded(rows, side, N):
-    """Rows of unequal length as one batch of N columns, junk where nothing stands, and the key mask."""
-    ids, mask = torch.full((len(rows), N), JUNK), torch.zeros(len(rows), N, dtype=torch.bool)
-    for b, row in enumerate(rows):
-        place = slice(0, len(row)) if side == "right" else slice(N - len(row), N)
-        ids[b, place], mask[b, place] = row, True
-    return ids, mask
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_nothing(tiny, system, kind, side):
+def test_padding_changes_nothing(tiny, padded, system, kind, side):
     model, rows = tiny(f"{system}_{kind}"), [torch.randint(61, (n,)) for n in (31, 1, 18)]
     ids, mask = padded(rows, side, 37)
     logits = model(ids, key_mask=mask)
@@ -29,7 +20,7 @@ def test_padding_changes_nothing(tiny, system, kind, side):
         torch.testing.assert_close(logits[b, mask[b]], model(row[None])[0], **CLOSE)
 
 
-def test_packing_equals_separate_runs(tiny, packed_system, kind):
+def test_packing_equals_separate_runs(tiny, padded, packed_system, kind):
     model, rows = tiny(f"{packed_system}_{kind}"), [torch.randint(61, (n,)) for n in (13, 1, 20)]
     ids = torch.cat(rows)[None]
     segments = torch.cat([torch.full((len(row),), i) for i, row in enumerate(rows)])[None]
@@ -73,7 +64,7 @@ def test_prefill_and_steps_equal_forward(tiny, recurrent_system):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padded_prompts_go_on_as_unpadded_ones(tiny, recurrent_system, side):
+def test_padded_prompts_go_on_as_unpadded_ones(tiny, padded, recurrent_system, side):
     model, rows = tiny(f"{recurrent_system}_lm"), [torch.randint(61, (n,)) for n in (23, 5)]
     ids, mask = padded([row[:-2] for row in rows], side, 25)
     _, state = model.prefill(ids, mask)

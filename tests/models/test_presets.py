@@ -8,7 +8,7 @@ import torch
 
 import linnet
 from linnet.errors import InputError
-from linnet.models.presets import create_model, list_models, model_config, preset
+from linnet.models.presets import SYSTEMS, create_model, list_models, model_config, preset
 
 COUNTS = {
     "transnormer_t1_lm": 155_988_156,
@@ -23,6 +23,13 @@ COUNTS = {
     "flash_quad_roberta": 127_111_233,
     "long_short_roberta": 128_277_081,
 }
+ARENA = {  # the fields of each task, the count of vanilla, that of TransNormer
+    "text": ({}, 370_562, 369_878),
+    "listops": ({"vocab_size": 32, "max_length": 2048, "classes": 10}, 209_802, 209_118),
+    "retrieval": ({"output": "two_tower"}, 395_138, 394_454),
+    "pathfinder": ({"max_length": 1024}, 173_954, 173_270),
+    "image": ({"vocab_size": 256, "max_length": 1024, "classes": 10}, 158_602, 157_918),
+}
 
 
 def count(name, **overrides):
@@ -35,6 +42,13 @@ def count(name, **overrides):
 @pytest.mark.parametrize("name", COUNTS)
 def test_published_parameter_counts(name):
     assert count(name) == COUNTS[name]
+
+
+@pytest.mark.parametrize("task", ARENA)
+def test_parameter_counts_of_the_long_range_arena(task):
+    fields, vanilla, transnormer = ARENA[task]
+    assert count("vanilla_lra", **fields) == vanilla
+    assert count("transnormer_t1_lra", **fields) == count("transnormer_t2_lra", **fields) == transnormer
 
 
 def test_small_models_are_within_one_percent_of_each_other(kind):
@@ -54,7 +68,7 @@ def test_every_name_builds_and_is_listed_in_order():
     names = linnet.list_models()
     assert names == sorted(names)
     for system in ("transnormer_t1", "transnormer_t2", "vanilla", "elu", "lln", "lln_diag"):
-        assert {f"{system}_{end}" for end in ("lm", "lm_small", "roberta", "roberta_small")} <= set(names)
+        assert {f"{system}_{end}" for end in ("lm", "lm_small", "roberta", "roberta_small", "lra")} <= set(names)
     for name in names:
         assert count(name) > 0
 
@@ -62,7 +76,8 @@ def test_every_name_builds_and_is_listed_in_order():
 def test_the_document_states_these_counts():
     text = (Path(__file__).parents[2] / "docs/models.md").read_text()
     stated = re.findall(r"^\| `(\w+)` \|.*\| ([\d,]+) \|$", text, flags=re.MULTILINE)
-    assert {name for name, _ in stated} == set(list_models())
+    others = {f"{name}_lra{end}" for name in linnet.list_attention() if name not in SYSTEMS for end in ("", "_small")}
+    assert {name for name, _ in stated} == set(list_models()) - others
     for name, number in stated:
         assert count(name) == int(number.replace(",", "")), name
 
@@ -76,6 +91,15 @@ def test_t1_and_t2():
     assert (t1.norm_position, t2.norm_position) == ("pre", "post")
     assert preset("vanilla_roberta").options == {"softmax": {"dropout": 0.1}}
     assert preset("vanilla_lm").options == {}
+
+
+def test_systems_in_the_long_range_arena_differ_in_their_layers_alone():
+    t1, t2, vanilla = (preset(f"{system}_lra") for system in ("transnormer_t1", "transnormer_t2", "vanilla"))
+    assert t1.options["diag"] == {"kind": "rela", "positions": "rope", "dropout": 0.1}
+    assert t2.options["norm"] == {"phi": "1+elu", "positions": "rope"}
+    assert (t2.layers, t2.ffn_width, vanilla.layers, vanilla.ffn_width) == (("diag", "norm"), 85, ("softmax",) * 2, 128)
+    own = {"layers", "options", "ffn", "ffn_width", "activation", "norm"}
+    assert t1.model_dump(exclude=own) == t2.model_dump(exclude=own) == vanilla.model_dump(exclude=own)
 
 
 def test_overrides_replace_fields_and_extend_options():

@@ -41,8 +41,26 @@ def test_the_first_seed_of_every_row_comes_first() -> None:
 @pytest.mark.parametrize("name", sorted(STUDIES))
 def test_runs_differ_in_the_model_and_the_seed_alone(name: str) -> None:
     for scale in STUDIES[name].recipes:
-        configs = [trial.config for trial in trials(STUDIES[name], scale)]
-        assert len({(c.data.model_dump_json(), c.train.model_dump_json(), c.task) for c in configs}) == 1
+        configs: dict[str, set[tuple[str, str, int]]] = {}
+        for trial in trials(STUDIES[name], scale):
+            c, own = trial.config, {"steps", "pretrain_steps"}
+            steps = c.train.steps + (c.train.pretrain_steps or c.train.steps) * c.pretrain
+            settings = (c.data.model_dump_json(), c.train.model_dump_json(exclude=own), steps)
+            configs.setdefault(c.task, set()).add(settings)
+        assert all(len(found) == 1 for found in configs.values())
+
+
+def test_the_arena_runs_every_system_on_every_task_at_the_papers_size() -> None:
+    tasks: dict[str, list[str]] = {}
+    for trial in trials(STUDIES["transnormer-table6"], "paper"):
+        assert trial.config.train.steps == 50_000
+        assert trial.config.model["preset"].endswith("_lra")
+        tasks.setdefault(trial.config.task, []).append(trial.row.name)
+    assert set(tasks) == {f"lra/{name}" for name in ("listops", "text", "retrieval", "pathfinder", "image")}
+    assert all({"T1", "T2", "vanilla"} <= set(names) == set(tasks["lra/text"]) for names in tasks.values())
+    names = [trial.name for trial in trials(STUDIES["transnormer-table6"], "cpu")]
+    assert len(names) == len(set(names))
+    assert {"listops-T2-seed2", "text-vanilla-seed0", "retrieval_small-1-elu-seed0"} <= set(names)
 
 
 def test_a_study_goes_on_and_renders(tiny: Path) -> None:
