@@ -54,4 +54,5 @@ class Registry:
 
 
 ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead", "relative"))
+INSTRUMENT = Registry("instrument", "linnet.analysis.instruments", machinery=("base",))
 TASK = Registry("task", "linnet.tasks", machinery=("base",))

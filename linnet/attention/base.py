@@ -4,7 +4,7 @@ A mechanism is a `Core` with a name, written in one file. It says what it can do
 (fast) and `dense` (the weights A): `finish(A @ v)` is the definition that `finish(attend(q, k, v))` must equal.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,14 @@ from linnet.errors import InputError, UnsupportedError
 from linnet.ops.layout import check_mask, check_qkv, check_state
 from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
+
+
+class Kernel(NamedTuple):
+    """Features in float64: A_ts = phi_q_t . phi_k_s for visible s, divided by its sum over s where `divided`."""
+
+    phi_q: Tensor  # (B, H, N, F)
+    phi_k: Tensor
+    divided: bool
 
 
 class Core(nn.Module):
@@ -98,6 +106,31 @@ class Core(nn.Module):
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         """The weights as their equation reads."""
         raise NotImplementedError
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel | None:
+        """The features of an unpadded batch, where the weights are products of features."""
+        return None
+
+    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+        """Rows `start` to `stop` of `weights`, (B,H,stop-start,N), for an unpadded batch too long for all of them.
+
+        Without features they are the gradient of the output with respect to the values, so every mechanism has them.
+        """
+        B, H, N, _ = q.shape
+        features = self.kernel(q, k)
+        if features is not None:
+            A = features.phi_q[:, :, start:stop] @ features.phi_k.mT
+            if self.causal:
+                A = torch.where(past(start, stop, N, q.device), A, 0)
+            return A / A.sum(dim=-1, keepdim=True) if features.divided else A
+        if stop - start == N:
+            return self.dense(q, k, self.causal, None, None)
+        v = q.new_zeros(B, H, N, stop - start, requires_grad=True)
+        with torch.enable_grad():
+            o = self.attend(q.detach(), k.detach(), v, self.causal, None, None)
+        chosen = torch.zeros_like(o)
+        chosen[:, :, start:stop] = torch.eye(stop - start, dtype=o.dtype, device=o.device)
+        return torch.autograd.grad(o, v, chosen)[0].mT
 
     def finish(self, o: Tensor) -> Tensor:
         """What follows the weighted sum; nothing, unless the mechanism brings a norm."""
@@ -215,6 +248,11 @@ class Mixer(nn.Module):
     def _merge(self, o: Tensor) -> Tensor:
         """y (B,N,M) of o (B,H,N,D)."""
         return self.out(o.transpose(1, 2).flatten(2))
+
+
+def past(start: int, stop: int, N: int, device: torch.device) -> Tensor:
+    """Which of N keys the queries `start` to `stop` of a causal row see: (stop-start, N)."""
+    return torch.arange(N, device=device) <= torch.arange(start, stop, device=device)[:, None]
 
 
 def check_count(name: str, value: object) -> None:
