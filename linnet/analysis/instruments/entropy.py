@@ -35,7 +35,7 @@ class Entropy(Instrument):
 
     what = "how many tokens a query reads: entropy of rows in bits, and of what it could be"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
-    shows: ClassVar = {"bits": "entropy (bits)", "relative": "of the largest"}
+    shows: ClassVar = {"bits": "entropy (bits)", "relative": "share of the largest"}
 
     def note(self, view: View) -> str | None:
         return ABSOLUTE if view.signed else None

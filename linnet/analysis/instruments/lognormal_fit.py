@@ -87,7 +87,7 @@ class Lognormal(Instrument):
 
     what = "the law of ln A: mean, variance against sigma_q^2 sigma_k^2, skew, distance from normal, quantiles"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
-    shows: ClassVar = {"variance": "Var ln A", "predicted": "of q and k", "skew": "skew", "ks": "KS"}
+    shows: ClassVar = {"variance": "Var ln A", "predicted": "q and k predict", "skew": "skew", "ks": "KS"}
 
     def note(self, view: View) -> str | None:
         return ABSOLUTE if view.signed else None

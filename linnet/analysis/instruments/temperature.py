@@ -52,7 +52,7 @@ class Temperature(Instrument):
 
     what = "one over the deviation of ln A along rows, and 1/(sigma_q sigma_k)"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
-    shows: ClassVar = {"weights": "temperature", "qk": "of q and k"}
+    shows: ClassVar = {"weights": "temperature", "qk": "temperature of q, k"}
 
     def note(self, view: View) -> str | None:
         return ABSOLUTE if view.signed else None
