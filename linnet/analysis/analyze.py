@@ -128,18 +128,27 @@ def by_head(layer: Mapping[str, Any], instrument: str, value: str) -> list[float
 def rows(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
     """Columns and cells for a terminal: a row for each quantity, a column for each layer, means over the heads."""
     layers = analysis["layers"]
-    lines = []
+    lines: list[list[str]] = []
     for name in dict.fromkeys([*FIRST, *INSTRUMENT.names()]):
         for value, heading in INSTRUMENT[name].shows.items():
             cells = [by_head(layer, name, value) for layer in layers]
             if any(cells):
                 lines.append([heading, *(f"{fmean(cell):.4g}" if cell else "-" for cell in cells)])
-    deviation = analysis.get("gradients", {}).get("deviation")
+    deviation = _deviation(analysis)
     if deviation:
-        per_layer = [f"{x:.4g}" if x is not None else "-" for x in deviation[1:]]
-        place = [int(layer["name"].split()[1]) for layer in layers]
-        lines.append(["gradient deviation", *(per_layer[i] for i in place)])
+        places = [layer["name"].split()[1:2] for layer in layers]
+        known = {str(i): f"{x:.4g}" for i, x in enumerate(deviation[1:]) if x is not None}
+        lines.append(["gradient deviation", *(known.get(place[0], "-") if place else "-" for place in places)])
     return ["", *(layer["name"].removeprefix("layer ") for layer in layers)], lines
+
+
+def _deviation(analysis: Analysis) -> list[float | None]:
+    """The deviation of gradients: of all parameters, then of each layer; empty where there is none."""
+    found = analysis.get("gradients")
+    found = found.get("deviation") if isinstance(found, dict) else None
+    if not isinstance(found, list):
+        return []
+    return [x if isinstance(x, int | float) else None for x in found]
 
 
 def remarks(analysis: Analysis) -> list[str]:
@@ -148,7 +157,9 @@ def remarks(analysis: Analysis) -> list[str]:
     about: dict[str, tuple[list[str], list[str]]] = {}
     for layer in layers:
         for kind in ("notes", "refused"):
-            for name, text in layer.get(kind, {}).items():
+            said = layer.get(kind)
+            for name, text in said.items() if isinstance(said, dict) else ():
+                text = str(text)
                 names, where = about.setdefault(text, ([], []))
                 names += [name] * (name not in names)
                 short = layer["name"].removeprefix("layer ")
@@ -156,9 +167,8 @@ def remarks(analysis: Analysis) -> list[str]:
     lines = []
     for text, (names, where) in about.items():
         lines.append(f"{', '.join(names)}: {text}" + (f" ({', '.join(where)})" if len(where) < len(layers) else ""))
-    gradients = analysis.get("gradients")
-    if gradients:
-        lines.append(f"gradient_deviation: {gradients.get('refused') or gradients['reading']}")
-        if gradients.get("deviation"):
-            lines[-1] += f"; of all parameters {gradients['deviation'][0]:.4g}"
+    gradients, deviation = analysis.get("gradients"), _deviation(analysis)
+    if isinstance(gradients, dict):
+        whole = f"; of all parameters {deviation[0]:.4g}" if deviation and deviation[0] is not None else ""
+        lines.append(f"gradient_deviation: {gradients.get('refused') or gradients.get('reading')}{whole}")
     return lines

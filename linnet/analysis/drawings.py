@@ -37,13 +37,11 @@ def layer_figures(named: Named) -> list[Figure]:
         for name, analysis in named:
             found = [by_head(layer, instrument, value) for layer in analysis["layers"]]
             means = [fmean(heads) if heads else None for heads in found]
-            if not any(found):
-                continue
             series.append(Series(name if len(named) > 1 else "mean", range(len(means)), means))
-            if len(named) == 1 and max(map(len, found)) > 1:
+            if len(named) == 1 and max(map(len, found), default=0) > 1:
                 x = [i for i, heads in enumerate(found) for _ in heads]
                 series.append(Series("each head", x, [y for heads in found for y in heads], points=True))
-        if series:
+        if any(y is not None for line in series for y in line.y):
             figures.append(Figure(title, "layer", label, series))
     return figures
 
@@ -55,11 +53,12 @@ def dilution_figure(named: Named) -> Figure | None:
         curves = {layer["name"]: _curve(layer, "local_score", "curve") for layer in analysis["layers"]}
         found = {layer: curve for layer, curve in curves.items() if curve is not None}
         x = np.linspace(0, 1, 100).tolist()
-        if len(named) > 1 and found:
-            series.append(Series(name, x, np.mean(list(found.values()), axis=0).tolist()))
-        elif len(named) == 1:
+        if len(named) > 1:  # one without a curve keeps its place, and with it the color that it has elsewhere
+            mean = np.mean(list(found.values()), axis=0).tolist() if found else []
+            series.append(Series(name, x[: len(mean)], mean))
+        else:
             series += [Series(layer, x, curve.tolist()) for layer, curve in found.items()]
-    if not series:
+    if not any(line.x for line in series):
         return None
     label = "share of the sequence around a token"
     return Figure("Locally accumulated attention", "share of the attention", label, series)

@@ -50,7 +50,7 @@ class View:
     def _read(self, start: int, stop: int) -> Tensor:
         """Rows in float64, once they are known to be numbers."""
         with torch.no_grad():
-            A = self.read(start, stop).double()
+            A = self.read(start, stop).cpu().double()
         if not bool(A.isfinite().all()):
             raise InputError(f"{self.name}: a weight is NaN or infinite: there is nothing to measure")
         return A
@@ -88,7 +88,9 @@ class View:
         """The features of the mechanism, where it has some."""
         if self.core is None or self.q is None or self.k is None:
             return None
-        return self.core.kernel(self.q, self.k)
+        with torch.no_grad():
+            found = self.core.kernel(self.q, self.k)
+        return found and Kernel(found.phi_q.cpu(), found.phi_k.cpu(), found.divided)
 
 
 class Instrument:

@@ -134,9 +134,10 @@ def _measure_norm(view: View) -> dict[str, Tensor]:
     B, H, N = view.shape
     d = H * view.v.shape[3]
     largest = torch.zeros(B, H, dtype=torch.float64)
-    v = view.v.double()
+    v = view.v.cpu().double()
     for t in torch.linspace(0, N - 1, min(N, SAMPLED)).long().tolist():
-        A = view.core.rows(view.q, view.k, t, t + 1).double()  # (B, H, 1, N)
+        with torch.no_grad():
+            A = view.core.rows(view.q, view.k, t, t + 1).cpu().double()  # (B, H, 1, N)
         x = (A @ v).transpose(1, 2).flatten(2)  # (B, 1, d)
         root = x.square().mean(dim=2).sqrt()[:, :, None, None]  # (B, 1, 1, 1)
         along = (A @ v) @ v.mT  # (B, H, 1, N)

@@ -56,7 +56,8 @@ def kernel_concentration(
         raise InputError(f"q {tuple(q.shape)}, k {tuple(k.shape)}: both must be (N, D)")
     if not temperatures or min(temperatures) <= 0:
         raise InputError(f"temperatures are {list(temperatures)}: each must be above 0")
-    q, k = (x.double() / x.double().std() for x in (q, k))
+    q, k = (x.detach().cpu().double() for x in (q, k))
+    q, k = q / q.std(), k / k.std()
     found = []
     for temperature in temperatures:
         scale = temperature**-0.5

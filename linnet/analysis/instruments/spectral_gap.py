@@ -58,9 +58,9 @@ def product(view: View, x: Tensor) -> Tensor:
     """A x for x (B,H,N,1), with rows of A divided by their sum; a mechanism does it in its own fast way."""
     if view.core is not None and view.q is not None and view.k is not None:
         q, k = view.q.double(), view.k.double()
-        both = torch.cat([x, torch.ones_like(x)], dim=3)  # the second column is the sum of the row
+        both = torch.cat([x, torch.ones_like(x)], dim=3).to(q.device)  # the second column is the sum of the row
         with torch.no_grad():
-            y, total = view.core.attend(q, k, both, view.causal, None, None).double().split(1, dim=3)
+            y, total = view.core.attend(q, k, both, view.causal, None, None).cpu().double().split(1, dim=3)
         return y / total
     return torch.cat([A @ x for _, A in view.stochastic()], dim=2)
 

@@ -28,7 +28,7 @@ def temperature_of(q: Tensor, k: Tensor) -> Tensor:
 
 def score_variance(q: Tensor, k: Tensor) -> Tensor:
     """sigma_q^2 sigma_k^2 (...), the variance of q.k / sqrt(D) for independent queries and keys."""
-    sigma_q, sigma_k = (x.detach().double().flatten(-2).std(dim=-1) for x in (q, k))
+    sigma_q, sigma_k = (x.detach().cpu().double().flatten(-2).std(dim=-1) for x in (q, k))
     return (sigma_q * sigma_k).square()  # M38
 
 
