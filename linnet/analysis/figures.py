@@ -158,8 +158,8 @@ def _draw(axes: "Axes", figure: Figure) -> None:
         color, dash = COLORS[i % len(COLORS)], "none" if series.points else DASHES[i // len(COLORS) % len(DASHES)][1]
         marker = MARKERS[i % len(MARKERS)][1] if series.points or len(series.x) <= FEW else ""
         y = [math.nan if value is None else value for value in _drawable(figure, series)]
-        look = {"linestyle": dash, "color": color, "marker": marker}
-        axes.plot(series.x, y, markersize=4, linewidth=1.5, label=_shorten(series.name), **look)
+        (line,) = axes.plot(series.x, y, color=color, linewidth=1.5, label=_shorten(series.name))
+        line.set(linestyle=dash, marker=marker, markersize=4)
         if series.low is not None and series.high is not None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
     axes.set_title(figure.title, loc="left", fontweight="bold", parse_math=False)

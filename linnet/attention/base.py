@@ -122,7 +122,8 @@ class Core(nn.Module):
             A = features.phi_q[:, :, start:stop] @ features.phi_k.mT
             if self.causal:
                 A = torch.where(past(start, stop, N, q.device), A, 0)
-            return A / A.sum(dim=-1, keepdim=True) if features.divided else A
+            total = A.sum(dim=-1, keepdim=True)
+            return A / total.masked_fill(total == 0, 1) if features.divided else A
         if stop - start == N:
             return self.dense(q, k, self.causal, None, None)
         v = q.new_zeros(B, H, N, stop - start, requires_grad=True)
