@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from linnet.analysis.evidence import EVIDENCE, Evidence
 from linnet.analysis.figures import Figure, Series, save_figures
 from linnet.analysis.recall import recall_figure, recall_markdown
 from linnet.errors import InputError, LinnetError
@@ -39,6 +40,9 @@ def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def to_markdown(records: Sequence[Record]) -> str:
     """The table: one line a system, the mean over its seeds and, where there are several, their range."""
+    evidence = _evidence(records)
+    if evidence is not None:
+        return evidence.table(records)
     if _of_recall(records):
         return recall_markdown(records)
     rows = by_row(records)
@@ -84,6 +88,11 @@ def _budget(records: Sequence[Record]) -> str:
     )
 
 
+def _evidence(records: Sequence[Record]) -> Evidence | None:
+    """How the records of a study of attention or gradients are shown; None for those of perplexities."""
+    return EVIDENCE.get(records[0]["study"])
+
+
 def _of_recall(records: Sequence[Record]) -> bool:
     return bool(records[0]["config"]["task"] == "recall")
 
@@ -113,13 +122,19 @@ def render(folder: Path, title: str) -> tuple[Path, Path]:
     page, picture = folder.with_suffix(".md"), folder.with_suffix(".png")
     text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     write_text(page, replace(text, rendered(records, picture.name)))
-    save_figures([curves(records, title)], picture, {"linnet-results": digest(records)})
+    evidence = _evidence(records)
+    figures = [curves(records, title)] if evidence is None else evidence.figures(records, title)
+    save_figures(figures, picture, {"linnet-results": digest(records)})
     return page, picture
 
 
 def rendered(records: Sequence[Record], picture: str) -> str:
     """What stands between the markers of a page."""
-    what = "accuracy against the number of pairs" if _of_recall(records) else "validation perplexity against tokens"
+    evidence = _evidence(records)
+    if evidence is not None:
+        what = evidence.what
+    else:
+        what = "accuracy against the number of pairs" if _of_recall(records) else "validation perplexity against tokens"
     return f"\n{to_markdown(records)}\n\n![{what}]({picture})\n"
 
 

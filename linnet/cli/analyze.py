@@ -119,23 +119,14 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
 
 def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen") -> "tuple[Tensor, list[str]]":
     """The first whole blocks of a run's validation split (B,N), and the tokens of the first as words."""
-    import numpy as np
-    import torch
-
-    from linnet.tasks.base import EVALUATION
     from linnet.train.check import run_config
     from linnet.train.run import prepare
+    from linnet.train.watch import validation_blocks
 
     if not (folder / "config.toml").exists():
         raise InputError(f"{folder} is an exported model, which has no data: name a text, --text FILE")
     task, _ = prepare(run_config(folder), folder, screen)
-    numbers = np.arange(min(samples, task.count("valid")))
-    batch = task.batch("valid", numbers, np.full_like(numbers, EVALUATION))
-    ids = batch["ids"]
-    real = batch.get("key_mask", torch.ones_like(ids, dtype=torch.bool)).bool()
-    whole = real.all(dim=1)
-    ids = ids[whole] if bool(whole.any()) else ids[:1][real[:1]][None]  # padding is inert, so it can be cut off
-    ids = ids[:, :tokens]
+    ids = validation_blocks(task, samples)[:, :tokens]
     tokenizer = getattr(task, "tokenizer", None)
     words = [tokenizer.token(token) if tokenizer is not None else str(token) for token in ids[0].tolist()]
     return ids, words

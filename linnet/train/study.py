@@ -5,17 +5,22 @@ holds all that is needed to judge a number: configuration, seed, versions, size,
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from linnet.analysis.analyze import measure
+from linnet.analysis.instruments.base import of_model
 from linnet.config import RunConfig, load_recipe
 from linnet.errors import unknown
+from linnet.models.loading import load_run
 from linnet.registry import ATTENTION
 from linnet.storage import BusyError, read_metrics, write_json
+from linnet.train.check import run_config
 from linnet.train.log import Screen
-from linnet.train.run import Outcome, evaluate_run, resume_run, start_run
+from linnet.train.run import Outcome, evaluate_run, prepare, resume_run, start_run
+from linnet.train.watch import validation_blocks
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Study:
     endings: dict[str, str]
     cpu_sets: tuple[str, ...]
     rows: tuple[Row, ...]
+    shared: str | None = None  # name of the folder of runs, where several studies read the same ones
+    instruments: tuple[str, ...] = ()  # read when a run is done, and kept with it
 
 
 class Trial(NamedTuple):
@@ -63,7 +70,33 @@ SMALL = (  # less than an epoch of WikiText-2, so no dropout: no token is seen t
     "train.save_every=100",
     "train.threads=1",
 )
+MASKED = (  # for what attention and gradients do: longer, and read along the way
+    *SMALL,
+    "train.steps=1500",
+    "train.warmup=150",
+    "train.eval_every=500",
+    "train.save_every=250",
+    'train.instruments=["entropy", "temperature", "spectral_gap"]',
+    "train.instrument_every=50",
+)
+VANILLA, ELU, NORM = Row("vanilla", "vanilla"), Row("1+elu", "elu"), Row("norm only", "norm")
+BLOCKS = 4  # of the validation split, for the instruments of a study
 CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
+
+
+def masked(title: str, rows: tuple[Row, ...], instruments: tuple[str, ...]) -> Study:
+    """A study of the masked language models that several studies share, in folders of one name."""
+    return Study(
+        title=title,
+        recipes={"cpu": "wikitext2_mlm", "paper": "transnormer_roberta"},
+        endings={"cpu": "_roberta_small", "paper": "_roberta"},
+        cpu_sets=MASKED,
+        rows=rows,
+        shared="masked",
+        instruments=instruments,
+    )
+
+
 STUDIES = {
     "transnormer-table4": Study(
         title="Causal language modeling: the systems of TransNormer's Table 4",
@@ -90,6 +123,21 @@ STUDIES = {
         cpu_sets=SMALL,
         rows=(Row("T2", "transnormer_t2"), Row("vanilla", "vanilla"), Row("1+elu", "elu")),
     ),
+    "transnormer-figure2": masked(
+        "Attention dilution: locally accumulated scores, as in TransNormer's Figure 2",
+        (VANILLA, ELU, Row("T1", "transnormer_t1"), Row("T2", "transnormer_t2"), NORM),
+        ("local_score", "entropy"),
+    ),
+    "transnormer-table2": masked(
+        "Relative standard deviation of gradients, as in TransNormer's Table 2",
+        (VANILLA, ELU, Row("performer", "performer"), NORM),
+        ("gradient_deviation",),
+    ),
+    "lln-training": masked(
+        "Entropy, temperature and spectral gap along training: LLN beside softmax",
+        (VANILLA, Row("lln", "lln"), Row("lln_diag", "lln_diag"), ELU),
+        ("entropy", "temperature", "spectral_gap", "moment_matching", "lognormal_fit"),
+    ),
     "recall": Study(
         title="Recall of key-value pairs: every causal mechanism",
         recipes={"cpu": "recall"},
@@ -100,10 +148,10 @@ STUDIES = {
 }
 
 
-def find_study(name: str) -> Study:
-    """A study by name."""
+def find_study(name: str, others: Iterable[str] = ()) -> Study:
+    """A study by name; `others` are names that are also allowed where this one was given."""
     if name not in STUDIES:
-        raise unknown("study", name, STUDIES)
+        raise unknown("study", name, [*STUDIES, *others])
     return STUDIES[name]
 
 
@@ -149,6 +197,7 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
     environment = json.loads((outcome.folder / "environment.json").read_text())
     config = trial.config.model_dump(mode="json", exclude_none=True)
     config["data"].pop("path", None)  # a path of one machine says nothing to another; the hashes below do
+    instruments = find_study(name).instruments
     return {
         "study": name,
         "scale": scale,
@@ -163,4 +212,14 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "curve": metrics,
         "valid": evaluate_run(outcome.folder, "valid", screen),
         "test": evaluate_run(outcome.folder, "test", screen),
+        **({"analysis": readings(outcome.folder, instruments, metrics, screen)} if instruments else {}),
     }
+
+
+def readings(
+    folder: Path, instruments: tuple[str, ...], metrics: list[dict[str, Any]], screen: Screen
+) -> dict[str, Any]:
+    """What instruments say of the trained model on the validation split."""
+    task, _ = prepare(run_config(folder), folder, screen)
+    model, _ = load_run(folder, None, screen.warn)
+    return measure(of_model(model, validation_blocks(task, BLOCKS)), instruments, records=metrics)

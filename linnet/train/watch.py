@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from linnet.analysis.analyze import measure
 from linnet.analysis.instruments.base import of_model
@@ -29,14 +30,25 @@ def check_instruments(names: Sequence[str]) -> None:
             raise unknown("train.instruments", name, able)
 
 
+def validation_blocks(task: Task, count: int) -> Tensor:
+    """The first whole blocks (B,N) of the validation split, at most `count`; without any, the first one's real tokens.
+
+    Padding is inert, so that it can be cut off.
+    """
+    samples = np.arange(min(count, task.count("valid")))
+    batch = task.batch("valid", samples, np.full_like(samples, EVALUATION))
+    ids = batch["ids"]
+    real = batch.get("key_mask", torch.ones_like(ids, dtype=torch.bool)).bool()
+    whole = real.all(dim=1)
+    return ids[whole] if bool(whole.any()) else ids[:1][real[:1]][None]
+
+
 class Watch:
     """`read` gives a record of the instruments' numbers by layer and head, on the first block to validate on."""
 
     def __init__(self, names: Sequence[str], task: Task, device: torch.device) -> None:
         self.names = names
-        batch = task.batch("valid", np.zeros(1, np.int64), np.full(1, EVALUATION))
-        real = batch.get("key_mask", torch.ones_like(batch["ids"], dtype=torch.bool)).bool()
-        self.ids = batch["ids"][real][None].to(device)  # padding is inert, so it can be cut off
+        self.ids = validation_blocks(task, 1).to(device)
 
     def read(self, model: Model) -> dict[str, Any]:
         """`layers`, and for each instrument its values: a list over layers of lists over heads, None where refused."""

@@ -29,16 +29,23 @@ def gaussian(N: int, D: int, seed: int, sigma: float = 1.0) -> tuple[Tensor, Ten
     return q, k
 
 
-def kernel_weights(q: Tensor, k: Tensor, kernel: str, match: str = "variance") -> Tensor:
+def kernel_view(q: Tensor, k: Tensor, kernel: str, match: str = "variance") -> View:
+    """The attention of a kernel on q, k (N,D); of LLN with its features, from which the gap is exact and quick."""
+    if kernel == "lln":
+        core = create_attention("lln", heads=1, head_dim=q.shape[1], causal=False, match=match)
+        q, k = q[None, None], k[None, None]
+        return View(kernel, (1, 1, q.shape[2]), False, lambda start, stop: core.rows(q, k, start, stop), core, q, k, k)
+    return of_weights(kernel_weights(q, k, kernel))
+
+
+def kernel_weights(q: Tensor, k: Tensor, kernel: str) -> Tensor:
     """A (N,N) of q, k (N,D), with rows that sum to one."""
     if kernel not in KERNELS:
         raise unknown("kernel", kernel, KERNELS)
-    N, D = q.shape
     if kernel == "softmax":
-        return (q @ k.mT / math.sqrt(D)).softmax(dim=-1)
+        return (q @ k.mT / math.sqrt(q.shape[1])).softmax(dim=-1)
     if kernel == "lln":
-        core = create_attention("lln", heads=1, head_dim=D, causal=False, match=match)
-        return core.rows(q[None, None], k[None, None], 0, N)[0, 0]
+        return torch.cat([A for _, A in kernel_view(q, k, kernel).rows()], dim=2)[0, 0]
     if kernel == "elu":
         A = (elu(q) + 1) @ (elu(k) + 1).mT
     elif kernel == "relu":
@@ -61,7 +68,7 @@ def kernel_concentration(
     found = []
     for temperature in temperatures:
         scale = temperature**-0.5
-        view = of_weights(kernel_weights(q * scale, k * scale, kernel))
+        view = kernel_view(q * scale, k * scale, kernel)
         found.append((measure_entropy(view)["bits"].squeeze(), gap(view).squeeze()))
     bits, gaps = (torch.stack(values) for values in zip(*found, strict=True))
     return {"bits": bits, "gap": gaps}

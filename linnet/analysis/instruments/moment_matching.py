@@ -9,11 +9,11 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from linnet.analysis.instruments.base import Instrument, View, of_weights
-from linnet.analysis.instruments.entropy import ABSOLUTE, entropy
-from linnet.analysis.instruments.kernel_concentration import gaussian, kernel_weights
-from linnet.analysis.instruments.lognormal_fit import lognormal_fit
-from linnet.analysis.instruments.spectral_gap import spectral_gap
+from linnet.analysis.instruments.base import Instrument, View
+from linnet.analysis.instruments.entropy import ABSOLUTE, measure_entropy
+from linnet.analysis.instruments.kernel_concentration import gaussian, kernel_view
+from linnet.analysis.instruments.lognormal_fit import fit
+from linnet.analysis.instruments.spectral_gap import gap
 from linnet.analysis.instruments.temperature import row_variance, score_variance
 from linnet.attention.base import check_count
 from linnet.registry import INSTRUMENT
@@ -87,15 +87,15 @@ def matching_table(
 
 def _summary(q: Tensor, k: Tensor, name: str, match: str) -> dict[str, float]:
     """The numbers of one head."""
-    A = kernel_weights(q, k, name, match)
-    fitted = lognormal_fit(A)
+    view = kernel_view(q, k, name, match)
+    fitted = fit(view)
     values = {
         "variance": fitted.variance,
-        "row_variance": row_variance(of_weights(A)).squeeze(),
+        "row_variance": row_variance(view),
         "skew": fitted.skew,
         "ks": fitted.ks,
-        "entropy": entropy(A),
-        "gap": spectral_gap(A),
+        "entropy": measure_entropy(view)["bits"],
+        "gap": gap(view),
     }
     return {key: float(value) for key, value in values.items()}
 
