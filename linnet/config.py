@@ -165,6 +165,8 @@ class TrainConfig(Settings):
     eval_batches: Every = 0
     save_every: Every = 100
     log_every: Count = 10
+    instruments: Annotated[tuple[str, ...], Field(strict=False, examples=[["entropy", "temperature"]])] = ()
+    instrument_every: Every = 100
     tensorboard: bool = False
 
     @model_validator(mode="after")

@@ -65,4 +65,5 @@ def _files(places: Iterable[str]) -> Iterator[str]:
 
 
 ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead", "relative"))
+INSTRUMENT = Registry("instrument", "linnet.analysis.instruments", machinery=("base",))
 TASK = Registry("task", "linnet.tasks", machinery=("base", "lra/base"))

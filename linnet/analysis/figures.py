@@ -36,7 +36,8 @@ LARGEST = 900.0  # area of the largest circle, in square points
 class Series:
     """One line: y over x, None where there is no value; `low` and `high` bound each y.
 
-    With `sizes` the points are circles of these areas, the largest of a figure being of one size, and there is no line.
+    With `points` there are markers and no line; with `sizes` circles of these areas, the largest of a figure being of
+    one size.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Series:
     y: Sequence[float | None]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
+    points: bool = False
     sizes: Sequence[float] | None = None
 
 
@@ -80,7 +82,7 @@ def _trace(figure: Figure, i: int) -> dict[str, Any]:
     dash = DASHES[i // len(COLORS) % len(DASHES)][0]
     trace: dict[str, Any] = {
         "type": "scatter",
-        "mode": "lines+markers" if len(series.x) <= FEW else "lines",
+        "mode": "markers" if series.points else "lines+markers" if len(series.x) <= FEW else "lines",
         "name": _escape(_shorten(series.name)),
         "x": list(series.x),
         "y": values,
@@ -163,8 +165,8 @@ def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[
 def _draw(axes: "Axes", figure: Figure) -> None:
     """One panel: lines with their names, a faint grid, no box."""
     for i, series in enumerate(figure.series):
-        color, dash = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)][1]
-        marker = MARKERS[i % len(MARKERS)][1] if len(series.x) <= FEW else ""
+        color, dash = COLORS[i % len(COLORS)], "none" if series.points else DASHES[i // len(COLORS) % len(DASHES)][1]
+        marker = MARKERS[i % len(MARKERS)][1] if series.points or len(series.x) <= FEW else ""
         y = [math.nan if value is None else value for value in _drawable(figure, series)]
         if series.sizes is not None:
             largest = max(max(s.sizes) for s in figure.series if s.sizes)
@@ -173,8 +175,8 @@ def _draw(axes: "Axes", figure: Figure) -> None:
             for point in zip(series.x, y, strict=True):
                 axes.annotate(_shorten(series.name), point, ha="center", va="center", parse_math=False)
             continue
-        label = _shorten(series.name)
-        axes.plot(series.x, y, dash, color=color, marker=marker, markersize=4, linewidth=1.5, label=label)
+        (line,) = axes.plot(series.x, y, color=color, linewidth=1.5, label=_shorten(series.name))
+        line.set(linestyle=dash, marker=marker, markersize=4)
         if series.low is not None and series.high is not None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
     axes.set_title(figure.title, loc="left", fontweight="bold", parse_math=False)
@@ -225,6 +227,8 @@ def _name_lines(axes: "Axes", figure: Figure) -> None:
         for j, (below, above) in enumerate(itertools.pairwise(heights)):
             overlap = max(0.0, LINE - (above - below))
             heights[j], heights[j + 1] = below - overlap / 2, above + overlap / 2
+    for j in reversed(range(len(heights))):  # beside the panel, not above it
+        heights[j] = min(heights[j], 1 - (len(heights) - 1 - j) * LINE)
     for height, (_, i) in zip(heights, ends, strict=True):
         name, color = _shorten(figure.series[i].name), COLORS[i % len(COLORS)]
         axes.text(1.02, height, name, transform=axes.transAxes, color=color, va="center", parse_math=False)

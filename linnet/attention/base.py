@@ -5,7 +5,7 @@ A mechanism is a `Core` with a name, written in one file. It says what it can do
 that needs other projections brings a `Mixer` of its own.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,14 @@ from linnet.errors import InputError, UnsupportedError
 from linnet.ops.layout import check_mask, check_qkv, check_state
 from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
+
+
+class Kernel(NamedTuple):
+    """Features in float64: A_ts = phi_q_t . phi_k_s for visible s, divided by its sum over s where `divided`."""
+
+    phi_q: Tensor  # (B, H, N, F)
+    phi_k: Tensor
+    divided: bool
 
 
 class Core(nn.Module):
@@ -111,6 +119,32 @@ class Core(nn.Module):
     ) -> Tensor:
         """What `attend` must equal; not the product with A where the values pass a norm before they are summed."""
         return self.dense(q, k, causal, key_mask, segments) @ v
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel | None:
+        """The features of an unpadded batch, where the weights are products of features."""
+        return None
+
+    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+        """Rows `start` to `stop` of `weights`, (B,H,stop-start,N), for an unpadded batch too long for all of them.
+
+        Without features they are the gradient of the output with respect to the values, so every mechanism has them.
+        """
+        B, H, N, _ = q.shape
+        features = self.kernel(q, k)
+        if features is not None:
+            A = features.phi_q[:, :, start:stop] @ features.phi_k.mT
+            if self.causal:
+                A = torch.where(past(start, stop, N, q.device), A, 0)
+            total = A.sum(dim=-1, keepdim=True)
+            return A / total.masked_fill(total == 0, 1) if features.divided else A
+        if stop - start == N:
+            return self.dense(q, k, self.causal, None, None)
+        v = q.new_zeros(B, H, N, stop - start, requires_grad=True)
+        with torch.enable_grad():
+            o = self.attend(q.detach(), k.detach(), v, self.causal, None, None)
+        chosen = torch.zeros_like(o)
+        chosen[:, :, start:stop] = torch.eye(stop - start, dtype=o.dtype, device=o.device)
+        return torch.autograd.grad(o, v, chosen)[0].mT
 
     def finish(self, o: Tensor) -> Tensor:
         """What follows the weighted sum; nothing, unless the mechanism brings a norm."""
@@ -241,6 +275,11 @@ class Mixer(nn.Module):
     def _merge(self, o: Tensor, x: Tensor) -> Tensor:
         """y (B,N,M) of o (B,H,N,D); a gated mixer reads x once more."""
         return self.out(o.transpose(1, 2).flatten(2))
+
+
+def past(start: int, stop: int, N: int, device: torch.device) -> Tensor:
+    """Which of N keys the queries `start` to `stop` of a causal row see: (stop-start, N)."""
+    return torch.arange(N, device=device) <= torch.arange(start, stop, device=device)[:, None]
 
 
 def check_count(name: str, value: object) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from linnet.attention.base import Core
+from linnet.attention.base import Core, Kernel
 from linnet.ops import linear_attention, reference
 from linnet.ops.layout import layout
 from linnet.ops.precision import EPS, State, accumulator
@@ -37,6 +37,9 @@ class EluAttention(Core):
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
         A = reference.linear_weights(phi(q), phi(k), where, causal)
         return A / A.sum(dim=-1, keepdim=True).clamp(min=EPS)  # M10
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
+        return Kernel(phi(q.double()), phi(k.double()), divided=True)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None

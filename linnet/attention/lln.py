@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from linnet.attention.base import Core
+from linnet.attention.base import Core, Kernel
 from linnet.config import Settings
 from linnet.errors import UnsupportedError
 from linnet.ops import exp_attention, reference
@@ -153,6 +153,11 @@ class LlnAttention(Core):
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
         log_q, log_k, _ = self.log_features(q, k, causal, where)
         return reference.exp_weights(log_q, log_k, where, causal)  # M11
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
+        where = layout(q.shape[0], q.shape[2], None, None, q.device)
+        log_q, log_k, _ = self.log_features(q.double(), k.double(), self.causal, where)
+        return Kernel(log_q.exp(), log_k.exp(), divided=True)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu, layer_norm
 
-from linnet.attention.base import Core
+from linnet.attention.base import Core, Kernel
 from linnet.attention.elu import phi as one_plus_elu
 from linnet.attention.relative import Positions, RelativePositions, positions_of
 from linnet.config import Settings
@@ -87,6 +87,10 @@ class NormAttention(Core):
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
         phi_q, phi_k = self._features(q, k, where.position)
         return reference.linear_weights(phi_q, phi_k, where, causal)  # M1
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
+        position = torch.arange(q.shape[2], device=q.device)
+        return Kernel(*self._features(q.double(), k.double(), position), divided=False)
 
     def finish(self, o: Tensor) -> Tensor:
         return self.xnorm(o)

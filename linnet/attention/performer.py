@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.attention.base import Core
+from linnet.attention.base import Core, Kernel
 from linnet.config import Count, Settings
 from linnet.ops import exp_attention, reference
 from linnet.ops.layout import layout
@@ -69,6 +69,10 @@ class PerformerAttention(Core):
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
         return reference.exp_weights(*self._log_features(q, k), where, causal)  # M11
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
+        log_q, log_k = self._log_features(q.double(), k.double())
+        return Kernel(log_q.exp(), log_k.exp(), divided=True)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None

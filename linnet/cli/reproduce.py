@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from linnet.train.log import Screen
 
 SPEED, CIRCLES, SCORES = "transnormer-table7", "transnormer-figure1", "transnormer-table6"
-NAMES = f"transnormer-table4, transnormer-masked-lm, {SCORES}, {SPEED}, {CIRCLES}, lra-pretraining or recall."
-Name = Annotated[str, typer.Argument(help=NAMES, metavar="NAME")]
+Name = Annotated[str, typer.Argument(help="A study or a calculation, such as transnormer-table4.", metavar="NAME")]
 Scale = Annotated[str, typer.Option("--scale", help="cpu: two cores can do it; paper: a paper's own size, for GPUs.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Folder of the runs; default runs/NAME-SCALE.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Folder of the runs; default runs/NAME-SCALE, or one that studies share.")
+]
 Results = Annotated[Path | None, typer.Option("--results", help="Folder of the JSON; default OUT/results.")]
 Render = Annotated[bool, typer.Option("--render", help="Only draw the table and the figure of the results so far.")]
 
@@ -32,40 +33,68 @@ def command(
 
     Each finished run leaves one JSON file with its configuration, seed, versions and curve; what is there already is
     not done again, so the command can be stopped and started, and started twice to use two cores. The table and the
-    figure are written beside the results. transnormer-table7 measures speed and memory instead, and
-    transnormer-figure1 draws what transnormer-table6 and transnormer-table7 have found.
+    figure are written beside the results.
+
+    \b
+    Trained: transnormer-table4, transnormer-masked-lm, transnormer-table6, transnormer-table2,
+      transnormer-figure2, lln-training, lra-pretraining, recall.
+    Computed: lln-distribution, lln-concentration. Measured: transnormer-table7.
+    Drawn from the results of tables 6 and 7: transnormer-figure1.
 
     \b
     Examples:
       linnet reproduce transnormer-table4
       linnet reproduce recall
+      linnet reproduce lln-concentration
       linnet reproduce transnormer-table6 --results docs/results/transnormer-table6-cpu
       linnet reproduce transnormer-table4 --results docs/results/transnormer-table4-cpu --render
     """
+    from linnet.analysis.calculations import CALCULATIONS
     from linnet.train.log import Screen
 
-    runs = out or Path("runs") / f"{name}-{scale}"
     screen = Screen(quiet=json)
     if name in (SPEED, CIRCLES) and scale != "cpu":
         raise unknown("scale", scale, ("cpu",))
     if name == CIRCLES:
-        _draw_circles(results or runs, scale, json)
+        _draw_circles(results or out or Path("runs") / f"{name}-{scale}", scale, json)
     elif name == SPEED:
-        _measure(results or runs / "results", render, screen, json)
+        _measure(results or (out or Path("runs") / f"{name}-{scale}") / "results", render, screen, json)
+    elif name in CALCULATIONS:
+        _calculate(name, results or (out or Path("runs") / name) / "results", render, screen, json)
     else:
-        _study(name, scale, runs, results or runs / "results", render, screen, json)
+        _study(name, scale, out, results, render, screen, json)
 
 
-def _study(name: str, scale: str, runs: Path, folder: Path, render: bool, screen: "Screen", json: bool) -> None:
+def _study(
+    name: str, scale: str, out: Path | None, results: Path | None, render: bool, screen: "Screen", json: bool
+) -> None:
     """Train what is missing of a study, and render it."""
+    from linnet.analysis.calculations import CALCULATIONS
     from linnet.train.study import find_study, run_study, trials
 
-    study = find_study(name, also=(SPEED, CIRCLES))
+    study = find_study(name, also=(SPEED, CIRCLES, *CALCULATIONS))
     planned = len(list(trials(study, scale)))
+    runs = out or Path("runs") / f"{study.shared or name}-{scale}"
+    folder = results or runs / (f"results-{name}" if study.shared else "results")
     signal = 0 if render else run_study(name, scale, runs, folder, screen)
     _tell(folder, f"{study.title} ({scale} scale)", planned, signal, render, json)
     if signal:
         raise typer.Exit(128 + signal)
+
+
+def _calculate(name: str, folder: Path, render: bool, screen: "Screen", json: bool) -> None:
+    """Compute what needs no training, with progress, keep it as one JSON file, and render it."""
+    from linnet.analysis.calculations import CALCULATIONS, calculate
+    from linnet.storage import write_json
+
+    if not render and not list(folder.glob("*.json")):
+        try:
+            found = calculate(name, screen.work(f"computing {name}"))
+        finally:
+            screen.close()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / f"{name}.json", found)
+    _tell(folder, CALCULATIONS[name].title, 1, 0, render, json)
 
 
 def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:

@@ -18,7 +18,10 @@ LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # of a process that was kille
 # What may change while a run goes on: places, the machine, the length, and how often to evaluate, save and tell.
 FREE = {
     "data": {"path", "tokenizer_path", "cache"},
-    "train": {"steps", "device", "threads", "eval_every", "save_every", "log_every", "tensorboard"},
+    "train": {
+        *("steps", "device", "threads", "eval_every", "save_every", "log_every", "tensorboard"),
+        *("instruments", "instrument_every"),
+    },
 }
 
 
@@ -27,6 +30,10 @@ def check_config(config: RunConfig) -> None:
     if config.task not in TASK:
         raise unknown("task", config.task, TASK.names())
     model_config({"vocab_size": UNKNOWN_SIZE, **config.model})
+    if config.train.instruments:  # these are known by what they can do, which takes torch
+        from linnet.train.watch import check_instruments
+
+        check_instruments(config.train.instruments)
     data = config.data
     if config.pretrain and getattr(data, "objective", None) != "classify":
         raise InputError(f"pretrain is true: only a task lra/... that classifies has it, not this {config.task}")

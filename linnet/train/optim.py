@@ -9,6 +9,7 @@ from torch.optim import AdamW
 
 from linnet.config import TrainConfig
 from linnet.errors import LinnetError
+from linnet.models.backbone import Model
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -42,6 +43,13 @@ def load_optimizer(model: nn.Module, optimizer: AdamW, tensors: dict[str, Tensor
             optimizer.state[parameter] = {m: t.to(parameter.device, copy=True) for m, t in found.items()}
     if left:
         raise LinnetError(f"the checkpoint's optimizer does not fit this model: it has {min(left)}")
+
+
+def layer_norms(model: Model, count: int) -> list[float]:
+    """Norms of the gradients of each layer, first layer first, divided by the number of terms in the sum."""
+    layers = [[p.grad for p in block.parameters() if p.grad is not None] for block in model.blocks]
+    norms = [float(nn.utils.get_total_norm(gradients, foreach=True)) for gradients in layers]
+    return [norm / count for norm in norms]
 
 
 def finish_gradients(model: nn.Module, count: int, clip: float, clip_value: float = 0.0) -> float:

@@ -24,3 +24,5 @@ class Study:
     endings: dict[str, str]
     cpu_sets: tuple[str, ...]
     rows: tuple[Row, ...]
+    shared: str | None = None  # name of the folder of runs, where several studies read the same ones
+    instruments: tuple[str, ...] = ()  # read when a run is done, and kept with it

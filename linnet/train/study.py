@@ -9,14 +9,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from linnet.analysis.analyze import measure
+from linnet.analysis.instruments.base import of_model
 from linnet.config import RunConfig, load_recipe
 from linnet.errors import unknown
+from linnet.models.loading import load_run
 from linnet.registry import ATTENTION
 from linnet.storage import BusyError, read_metrics, write_json
 from linnet.train.arena import ARENA_STUDIES
+from linnet.train.check import run_config
 from linnet.train.log import Screen
 from linnet.train.plan import Row, Study
-from linnet.train.run import Outcome, evaluate_run, resume_run, start_run
+from linnet.train.run import Outcome, evaluate_run, prepare, resume_run, start_run
+from linnet.train.watch import validation_blocks
 
 
 class Trial(NamedTuple):
@@ -45,7 +50,33 @@ SMALL = (  # less than an epoch of WikiText-2, so no dropout: no token is seen t
     "train.save_every=100",
     "train.threads=1",
 )
+MASKED = (  # for what attention and gradients do: longer, and read along the way
+    *SMALL,
+    "train.steps=1500",
+    "train.warmup=150",
+    "train.eval_every=500",
+    "train.save_every=250",
+    'train.instruments=["entropy", "temperature", "spectral_gap"]',
+    "train.instrument_every=50",
+)
+VANILLA, ELU, NORM = Row("vanilla", "vanilla"), Row("1+elu", "elu"), Row("norm only", "norm")
+BLOCKS = 4  # of the validation split, for the instruments of a study
 CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
+
+
+def masked(title: str, rows: tuple[Row, ...], instruments: tuple[str, ...]) -> Study:
+    """A study of the masked language models that several studies share, in folders of one name."""
+    return Study(
+        title=title,
+        recipes={"cpu": "wikitext2_mlm", "paper": "transnormer_roberta"},
+        endings={"cpu": "_roberta_small", "paper": "_roberta"},
+        cpu_sets=MASKED,
+        rows=rows,
+        shared="masked",
+        instruments=instruments,
+    )
+
+
 STUDIES = {
     "transnormer-table4": Study(
         title="Causal language modeling: the systems of TransNormer's Table 4",
@@ -76,6 +107,21 @@ STUDIES = {
         endings={"cpu": "_roberta_small", "paper": "_roberta"},
         cpu_sets=SMALL,
         rows=(Row("T2", "transnormer_t2"), Row("vanilla", "vanilla"), Row("1+elu", "elu")),
+    ),
+    "transnormer-figure2": masked(
+        "Attention dilution: locally accumulated scores, as in TransNormer's Figure 2",
+        (VANILLA, ELU, Row("T1", "transnormer_t1"), Row("T2", "transnormer_t2"), NORM),
+        ("local_score", "entropy"),
+    ),
+    "transnormer-table2": masked(
+        "Relative standard deviation of gradients, as in TransNormer's Table 2",
+        (VANILLA, ELU, Row("performer", "performer"), NORM),
+        ("gradient_deviation",),
+    ),
+    "lln-training": masked(
+        "Entropy, temperature and spectral gap along training: LLN beside softmax",
+        (VANILLA, Row("lln", "lln"), Row("lln_diag", "lln_diag"), ELU),
+        ("entropy", "temperature", "spectral_gap", "moment_matching", "lognormal_fit"),
     ),
     "recall": Study(
         title="Recall of key-value pairs: every causal mechanism",
@@ -140,6 +186,7 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
     for key in ("path", "cache"):
         config["data"].pop(key, None)  # a path of one machine says nothing to another; the hashes below do
     which = "best" if config["task"].startswith("lra/") else "last"
+    instruments = find_study(name).instruments
     return {
         "study": name,
         "scale": scale,
@@ -155,4 +202,14 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "checkpoint": which,
         "valid": evaluate_run(outcome.folder, "valid", screen, which),
         "test": evaluate_run(outcome.folder, "test", screen, which),
+        **({"analysis": readings(outcome.folder, instruments, metrics, screen)} if instruments else {}),
     }
+
+
+def readings(
+    folder: Path, instruments: tuple[str, ...], metrics: list[dict[str, Any]], screen: Screen
+) -> dict[str, Any]:
+    """What instruments say of the trained model on the validation split."""
+    task, _ = prepare(run_config(folder), folder, screen)
+    model, _ = load_run(folder, None, screen.warn)
+    return measure(of_model(model, validation_blocks(task, BLOCKS)), instruments, records=metrics)

@@ -6,7 +6,7 @@ import pytest
 
 from linnet.analysis.arena import accuracy_curves, accuracy_table, circles, speed_curves, speed_table
 from linnet.analysis.figures import save_figures, to_plotly
-from linnet.analysis.results import figures, kind_of, rendered, to_markdown
+from linnet.analysis.results import rendered, to_markdown, view
 from linnet.errors import LinnetError
 
 TRAIN = {"steps": 100, "batch": 4, "accumulate": 1, "pretrain_steps": 0}
@@ -85,13 +85,11 @@ def test_speed_beside_vanilla(speeds):
 
 
 def test_records_are_known_by_what_they_hold(scores, speeds):
-    assert kind_of(scores) == "arena"
-    assert kind_of(speeds) == "speed"
     assert to_markdown(scores) == accuracy_table(scores)
     assert to_markdown(speeds) == speed_table(speeds)
     assert "![validation accuracy against steps](x.png)" in rendered(scores, "x.png")
-    assert [figure.title for figure in figures(scores, "")] == ["text", "listops"]
-    assert [figure.title for figure in figures(speeds, "")] == ["Inference", "Training"]
+    assert [figure.title for figure in view(scores).figures(scores, "")] == ["text", "listops"]
+    assert [figure.title for figure in view(speeds).figures(speeds, "")] == ["Inference", "Training"]
 
 
 def test_circles_hold_score_speed_and_memory(scores, speeds):
