@@ -67,15 +67,16 @@ def prepare(job: Job) -> Callable[[], object]:
     B, N, name = job["batch"], job["tokens"], job["case"]
     if job["table"] == "model":
         model, ids = Model(_config(name, N)).eval(), torch.randint(VOCABULARY, (B, START))
-        state = _model_state(model, ids, N)
-        return Step(partial(model.step, ids[:, :1], state), state)
+        after = _model_state(model, ids, N)
+        return Step(partial(model.step, ids[:, :1], after), after)
     q, k, v = torch.randn(3, B, H, 1, D).unbind(0)
     if name == CACHE:
         cache = _cache(B, N)
         return Step(partial(_cache_step, q, k, v, *cache), cache)
     core = create_attention(name, heads=H, head_dim=D, causal=True, **_room(name, N)).eval()
     with torch.no_grad():
-        state = grown(core, core.prefill(*torch.randn(3, B, H, START, D).unbind(0))[1], N)
+        text = [torch.randn(B, H, START, D) for _ in "qkv"]
+        state = grown(core, core.prefill(text[0], text[1], text[2])[1], N)
     return Step(partial(core.step, q, k, v, state), state)
 
 

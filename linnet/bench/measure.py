@@ -22,13 +22,17 @@ from linnet.errors import InputError, LinnetError
 from linnet.storage import read_json, write_json
 
 FORMAT = "linnet-bench-1"
+SLOW = 0.25  # seconds of a call from which on 3 samples must do
 SERIES = ("table", "case", "form", "pass")  # what stays the same while batch and tokens change
 Row = dict[str, Any]
 Work = Callable[[Job], Callable[[], object]]
 
 
 class Effort(NamedTuple):
-    """How thoroughly: rounds, seconds of a sample, the longest call that is measured, the width of the yardsticks."""
+    """How thoroughly: rounds, seconds of a sample, the longest call that is measured, the width of the yardsticks.
+
+    A call of another library is left out at half that length already.
+    """
 
     rounds: int
     least: float
@@ -139,7 +143,7 @@ def _measure(
     rulers = yardsticks(effort.yardstick)
     for name, ruler in rulers.items() if calls else ():
         calls[name], expected[name] = ruler.call, warm_up(ruler.call)
-    timings = take_turns(calls, expected, effort.rounds, effort.least, slow=effort.limit / 8)
+    timings = take_turns(calls, expected, effort.rounds, effort.least, slow=SLOW)
     rates = {name: rulers[name].amount / timings[name].seconds for name in rulers if name in timings}
     for key, row in found.items():
         if key in timings:
@@ -150,6 +154,7 @@ def _measure(
 
 def _hopeless(job: Job, rows: Sequence[Row], limit: float) -> str | None:
     """Why a job is not tried: a smaller one of its series failed already, or it would take too long."""
+    limit = limit / 2 if job.get("group") == "peer" else limit
     series = [row for row in rows if all(row.get(key) == job.get(key) for key in SERIES)]
     if not series:
         return None

@@ -19,7 +19,7 @@ from linnet.models.config import ModelConfig
 from linnet.models.presets import list_models, preset
 from linnet.registry import ATTENTION
 
-SYSTEMS = {"transnormer_t1": "transnormer_t1", "transnormer_t2": "transnormer_t2", "softmax": "vanilla"}  # their presets
+SYSTEMS = {"transnormer_t1": "transnormer_t1", "transnormer_t2": "transnormer_t2", "softmax": "vanilla"}  # as presets
 LENGTHS, BATCH = (1024, 2048, 3072, 4096, 5120), 4
 PAPER_SIZE = (32, 2048)  # batch and tokens at which TransNormer T2 is held against softmax
 LAYER_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -27,7 +27,9 @@ LAYER_WIDTH, LAYER_HEADS = 768, 12
 WIDTH, HEADS, FFN, GLU, VOCABULARY, CLASSES = 64, 2, 128, 85, 256, 2
 
 
-def model_bench(lengths: Sequence[int] | None = None, quick: bool = False, compiled: bool = False, only: str = "") -> Bench:
+def model_bench(
+    lengths: Sequence[int] | None = None, quick: bool = False, compiled: bool = False, only: str = ""
+) -> Bench:
     """The plan: every mechanism that has a bidirectional form, and TransNormer's two systems."""
     names = [name for name in ATTENTION.names() if describe_attention(name)["bidirectional"]]
     systems = [name for name in sorted({*names, *SYSTEMS}) if only in name]
@@ -61,8 +63,9 @@ def config(name: str, tokens: int) -> ModelConfig:
     chosen = (base.layers[0], base.layers[-1]) if known else (name, name)
     options = {part: {**base.options.get(part, {}), **_options(part, tokens)} for part in {*chosen}}
     changes: dict[str, Any] = {"layers": chosen, "width": WIDTH, "heads": HEADS, "vocab_size": VOCABULARY}
-    changes |= {"ffn_width": GLU if base.ffn == "glu" else FFN, "options": options, "max_length": tokens, "dropout": 0.0}
-    return base.model_copy(update={**changes, "norm_position": "pre", "embedding_norm": False, "final_norm": True})
+    changes |= {"ffn_width": GLU if base.ffn == "glu" else FFN, "options": options, "max_length": tokens}
+    changes |= {"dropout": 0.0, "norm_position": "pre", "embedding_norm": False, "final_norm": True}
+    return base.model_copy(update=changes)
 
 
 def _options(name: str, tokens: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def cases(peers: bool = True) -> tuple[list[Case], list[dict[str, str]]]:
             elif case.group == "peer":
                 case.build(128)
             found.append(case)
-        except Exception as error:  # noqa: BLE001  a library may fail in any way; ours say it in one line
+        except Exception as error:  # a library may fail in any way; ours say it in one line
             if case.group == "op" and not isinstance(error, LinnetError):
                 raise
             skipped.append({"case": case.name, "form": case.form, "reason": " ".join(str(error).split())[:200]})
@@ -67,17 +67,21 @@ def cases(peers: bool = True) -> tuple[list[Case], list[dict[str, str]]]:
 
 def _ours() -> list[Case]:
     ops = [
-        Case(f"{name}, {backend}", "op", includes, form, work, lambda N, op=op, b=backend, c=c: partial(op, causal=c, backend=b))
+        Case(f"{name}, {backend}", "op", includes, form, work, partial(_op, op, causal, backend))
         for name, (op, includes, work) in OPS.items()
         for backend in NAMES
-        for form, c in FORMS.items()
-    ]  # fmt: skip
+        for form, causal in FORMS.items()
+    ]
     cores = [
         Case(name, "mechanism", includes, form, work, partial(_core, name, causal))
         for name, (includes, work) in CORES.items()
         for form, causal in FORMS.items()
     ]
     return ops + cores
+
+
+def _op(op: Callable[..., Tensor], causal: bool, backend: str, tokens: int) -> Attention:
+    return partial(op, causal=causal, backend=backend)
 
 
 def _core(name: str, causal: bool, tokens: int) -> Attention:
@@ -138,10 +142,11 @@ def ops_bench(
 
 
 def _job(case: Case, which: str, batch: int, N: int) -> dict[str, Any]:
-    """Forward moves q, k, v, o; backward reads q, k, v and the gradient of o, and writes three; it has twice the work."""
+    """Forward moves q, k, v, o; backward reads q, k, v, the gradient of o, and writes three, with twice the work."""
     both = which == PASSES[1]
     job: dict[str, Any] = {"table": "ops", "case": case.name, "group": case.group, "includes": case.includes}
-    job |= {"form": case.form, "pass": which, "batch": batch, "tokens": N, "bytes": (11 if both else 4) * 4 * H * D * batch * N}
+    job |= {"form": case.form, "pass": which, "batch": batch, "tokens": N}
+    job["bytes"] = (11 if both else 4) * 4 * H * D * batch * N
     each = flops(case.work, FORMS[case.form], N)
     return {**job, "flops": each * H * batch * N * (3 if both else 1)} if each else job
 
