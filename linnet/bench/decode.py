@@ -39,7 +39,7 @@ def decode_bench(lengths: Sequence[int] | None = None, quick: bool = False, only
     batches = (1, 2) if quick else BATCHES
     groups = [
         Group([_job("core", name, batch, N) for name in cores]) for batch in batches for N in contexts
-    ] + [Group([_job("model", name, 1, N) for name in models]) for N in contexts]
+    ] + [Group([_job("model", name, 1, N) for name in models]) for N in (contexts[-1:] if quick else contexts)]
     sizes = {"contexts": contexts, "batches": list(batches), "only": only}
     model = {"layers": 6, "width": H * D, "vocabulary": VOCABULARY}
     settings = {"heads": H, "head_dim": D, "type": "float32", "model": model, **sizes}

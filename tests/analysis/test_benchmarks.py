@@ -142,4 +142,5 @@ def test_the_committed_page_is_rendered_from_the_committed_numbers():
     for name, result in results.items():
         digest = hashlib.sha256((DOCS / "benchmarks" / f"{name}.json").read_bytes()).hexdigest()
         for stem in bench_figures(result):
-            assert Image.open(DOCS / "benchmarks" / f"{stem}.png").text[DIGEST] == digest
+            with Image.open(DOCS / "benchmarks" / f"{stem}.png") as picture:
+                assert picture.text[DIGEST] == digest
