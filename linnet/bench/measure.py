@@ -106,7 +106,7 @@ def _measured(
         warnings.simplefilter("ignore")  # what a library says about its own parts is not about this measurement
         peak = None
         if any(group.memory for group in bench.groups):
-            peak = stack.enter_context(peak_server(bench.module, spare_memory()))
+            peak = stack.enter_context(peak_server(bench.module, spare_memory(), math.ceil(3 * effort.limit) + 5))
         for group in bench.groups:
             known = [_key(row) for row in rows]
             jobs = [job for job in group.jobs if _key(job) not in known]
@@ -134,7 +134,11 @@ def _measure(
                 row["memory"] = peak(job)
             if reason is None:
                 call = prepare(job)
-                expected[key], calls[key] = warm_up(call), call
+                expected[key] = warm_up(call)
+                if expected[key] > effort.limit:
+                    reason = f"takes more than {effort.limit:g} seconds"
+                else:
+                    calls[key] = call
                 row.update(getattr(call, "facts", {}))
         except Exception as error:  # noqa: BLE001  whatever one of them raises is its result, and the others go on
             reason = _told(error)

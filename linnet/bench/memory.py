@@ -22,14 +22,13 @@ Job = Mapping[str, Any]
 UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
 # glibc would keep what is freed, in pieces that vary from run to run; so it gives every large block back at once.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-MOST = "most"  # the key under which a job carries its limit
 
 
 @contextlib.contextmanager
-def peak_server(module: str, most: int | None = None) -> Iterator[Callable[[Job], int]]:
+def peak_server(module: str, most: int = 0, longest: int = 0) -> Iterator[Callable[[Job], int]]:
     """A function from a job to the bytes that its work needed at most, above what was there when it began.
 
-    A job that fails, or that needs more than `most` bytes, is a one-line error.
+    A job that fails, or that needs more than `most` bytes or `longest` seconds, is a one-line error; 0: no limit.
     """
     program = [sys.executable, "-P", "-m", module]  # -P: modules of the current folder are not meant
     pipe, environment = subprocess.PIPE, {**os.environ, **ALLOCATOR}
@@ -43,7 +42,7 @@ def peak_server(module: str, most: int | None = None) -> Iterator[Callable[[Job]
 
         def peak(job: Job) -> int:
             with contextlib.suppress(BrokenPipeError):
-                ask.write(json.dumps({**job, MOST: most}) + "\n")
+                ask.write(json.dumps([job, most, longest]) + "\n")
                 ask.flush()
             answer = answers.readline()
             if not answer.strip().isdecimal():
@@ -66,8 +65,7 @@ def serve(warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[]
     """
     warm = set()
     for line in sys.stdin:
-        job = json.loads(line)
-        most = job.pop(MOST)
+        job, most, longest = json.loads(line)
         kind = json.dumps({key: value for key, value in job.items() if not isinstance(value, int)})
         if kind not in warm:
             warm.add(kind)
@@ -76,26 +74,29 @@ def serve(warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[]
         gc.freeze()  # what is here stays, and the child need not look through it
         child = os.fork()
         if child == 0:
+            signal.alarm(longest)
             _answer(job, most, warm_up, prepare)
             os._exit(0)
         _, status = os.waitpid(child, 0)
-        if status:
+        if status == signal.SIGALRM:
+            print(f"takes more than {longest} seconds", flush=True)
+        elif status:
             print("the system has ended it; perhaps there is too little memory", flush=True)
 
 
 def _answer(
-    job: Job, most: int | None, warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[], object]]
+    job: Job, most: int, warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[], object]]
 ) -> None:
     """The peak of one job, or why there is none, as a line."""
     try:
         warm_up(job)
-        if most is not None:
+        if most:
             _limit(most)
         print(_peak(prepare(job)), flush=True)
     except Exception as error:  # noqa: BLE001  whatever it raises is the answer; nothing is left to protect
         lacks = isinstance(error, MemoryError) or "allocate memory" in str(error)
         told = " ".join(str(error).split())[:200] or type(error).__name__
-        print(f"needs more than {most / 2**30:.3g} GiB" if lacks and most is not None else told, flush=True)
+        print(f"needs more than {most / 2**30:.3g} GiB" if lacks and most else told, flush=True)
 
 
 def _limit(most: int) -> None:

@@ -41,7 +41,9 @@ def test_a_peak_is_that_of_the_job_alone_and_a_failure_is_one_line(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_job_that_needs_too_much_is_refused():
+def test_a_job_that_needs_too_much_memory_or_time_is_refused():
+    with peak_server("linnet.bench.layer", longest=1) as peak, pytest.raises(LinnetError, match="more than 1 seconds"):
+        peak({"attention": "softmax", "tokens": 65536})
     with peak_server("linnet.bench.layer", most=64 * MIB) as peak:
         assert peak({"attention": "softmax", "tokens": 512}) < 64 * MIB
         with pytest.raises(LinnetError, match=r"needs more than 0.0625 GiB"):
