@@ -141,14 +141,21 @@ def check_target(path: str | Path) -> None:
         raise InputError(f"{path.parent} is not a folder: a figure is saved in one that exists")
 
 
+def check_matplotlib() -> None:
+    """The one-line error where no picture can be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InputError("a figure needs matplotlib: pip install 'linnet[report]'") from None
+
+
 def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
     """Draw the figures side by side into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""
     check_target(path)
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure as Canvas
-    except ImportError:
-        raise InputError("a figure needs matplotlib: pip install 'linnet[report]'") from None
+    check_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
     kind = Path(path).suffix.lower()
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(4.6 * len(figures), 3.6), layout="constrained", dpi=200)
