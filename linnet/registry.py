@@ -64,6 +64,6 @@ def _files(places: Iterable[str]) -> Iterator[str]:
             yield module.name
 
 
-ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead", "relative"))
+ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead", "relative", "rows"))
 INSTRUMENT = Registry("instrument", "linnet.analysis.instruments", machinery=("base",))
 TASK = Registry("task", "linnet.tasks", machinery=("base", "lra/base"))

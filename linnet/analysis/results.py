@@ -93,7 +93,7 @@ def view(records: Sequence[Record]) -> Evidence:
     """How the records of a study are shown, by what they hold."""
     if all("rows" in record for record in records):
         return VIEWS["speed"]
-    if records[0]["study"] in EVIDENCE:
+    if records[0].get("study") in EVIDENCE:
         return EVIDENCE[records[0]["study"]]
     task = str(records[0]["config"]["task"])
     return VIEWS["arena" if task.startswith("lra/") else "recall" if task == "recall" else "perplexity"]

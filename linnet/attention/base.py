@@ -5,11 +5,12 @@ A mechanism is a `Core` with a name, written in one file. It says what it can do
 that needs other projections brings a `Mixer` of its own.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from linnet.attention.rows import Rows
 from linnet.config import Settings, parse_section
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops.layout import check_mask, check_qkv, check_state
@@ -17,15 +18,7 @@ from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
 
 
-class Kernel(NamedTuple):
-    """Features in float64: A_ts = phi_q_t . phi_k_s for visible s, divided by its sum over s where `divided`."""
-
-    phi_q: Tensor  # (B, H, N, F)
-    phi_k: Tensor
-    divided: bool
-
-
-class Core(nn.Module):
+class Core(Rows):
     """One attention mechanism on q, k (B,H,N,D) and v (B,H,N,E)."""
 
     name: ClassVar[str] = "this attention"  # set by the registry
@@ -88,12 +81,6 @@ class Core(nn.Module):
         if segments is not None and not self.packed:
             raise UnsupportedError(f"{self.name} does not support segments: give each sequence a row of its own")
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        """The output (B,H,N,E) before `finish`."""
-        raise NotImplementedError
-
     def weights(
         self,
         q: Tensor,
@@ -110,41 +97,11 @@ class Core(nn.Module):
         total = A.sum(dim=-1, keepdim=True)
         return torch.where(total == 0, 0, A / torch.where(total == 0, 1, total))
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        """The weights as their equation reads."""
-        raise NotImplementedError
-
     def definition(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
         """What `attend` must equal; not the product with A where the values pass a norm before they are summed."""
         return self.dense(q, k, causal, key_mask, segments) @ v
-
-    def kernel(self, q: Tensor, k: Tensor) -> Kernel | None:
-        """The features of an unpadded batch, where the weights are products of features."""
-        return None
-
-    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
-        """Rows `start` to `stop` of `weights`, (B,H,stop-start,N), for an unpadded batch too long for all of them.
-
-        Without features they are the gradient of the output with respect to the values, so every mechanism has them.
-        """
-        B, H, N, _ = q.shape
-        features = self.kernel(q, k)
-        if features is not None:
-            A = features.phi_q[:, :, start:stop] @ features.phi_k.mT
-            if self.causal:
-                A = torch.where(past(start, stop, N, q.device), A, 0)
-            total = A.sum(dim=-1, keepdim=True)
-            return A / total.masked_fill(total == 0, 1) if features.divided else A
-        if stop - start == N:
-            return self.dense(q, k, self.causal, None, None)
-        v = q.new_zeros(B, H, N, stop - start, requires_grad=True)
-        with torch.enable_grad():
-            o = self.attend(q.detach(), k.detach(), v, self.causal, None, None)
-        chosen = torch.zeros_like(o)
-        chosen[:, :, start:stop] = torch.eye(stop - start, dtype=o.dtype, device=o.device)
-        return torch.autograd.grad(o, v, chosen)[0].mT
 
     def finish(self, o: Tensor) -> Tensor:
         """What follows the weighted sum; nothing, unless the mechanism brings a norm."""
@@ -275,11 +232,6 @@ class Mixer(nn.Module):
     def _merge(self, o: Tensor, x: Tensor) -> Tensor:
         """y (B,N,M) of o (B,H,N,D); a gated mixer reads x once more."""
         return self.out(o.transpose(1, 2).flatten(2))
-
-
-def past(start: int, stop: int, N: int, device: torch.device) -> Tensor:
-    """Which of N keys the queries `start` to `stop` of a causal row see: (stop-start, N)."""
-    return torch.arange(N, device=device) <= torch.arange(start, stop, device=device)[:, None]
 
 
 def check_count(name: str, value: object) -> None:

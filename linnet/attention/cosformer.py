@@ -9,8 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from linnet.attention.base import Core, Kernel
+from linnet.attention.base import Core
 from linnet.attention.relative import positions_of
+from linnet.attention.rows import Kernel
 from linnet.config import Count, Settings
 from linnet.ops import linear_attention
 from linnet.ops.layout import Layout, check_length, layout, visible

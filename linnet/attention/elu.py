@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from linnet.attention.base import Core, Kernel
+from linnet.attention.base import Core
+from linnet.attention.rows import Kernel
 from linnet.ops import linear_attention, reference
 from linnet.ops.layout import layout
 from linnet.ops.precision import EPS, State, accumulator

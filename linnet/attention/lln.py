@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from linnet.attention.base import Core, Kernel
+from linnet.attention.base import Core
+from linnet.attention.rows import Kernel
 from linnet.config import Settings
 from linnet.errors import UnsupportedError
 from linnet.ops import exp_attention, reference

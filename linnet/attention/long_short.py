@@ -140,16 +140,20 @@ class LongShortAttention(Core):
         return self._join(q, k, v, real, causal, (far_k, far_v, far_see))
 
     def _dense_parts(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, rows: slice = slice(None)
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Weights of the window (B,H,N,N) and of landmarks (B,H,N,R), what they average (B,H,R,N), their values."""
+        """Weights of the window (B,H,N,N) and of landmarks (B,H,N,R), what they average (B,H,R,N), their values.
+
+        With `rows` only those queries have weights.
+        """
         B, N = q.shape[0], q.shape[2]
         where = layout(B, N, key_mask, None, q.device)
         real = visible(where, False).expand(B, 1, 1, N)
         position = where.position.expand(B, -1)[:, None]  # (B, 1, N)
-        t, s = position[..., :, None], position[..., None, :]
+        q, t, s = q[:, :, rows], position[..., rows, None], position[..., None, :]
         w, before, after = self._window(causal)
-        near = visible(where, causal) & (s >= t // w * w - before) & (s < t // w * w + w + after)
+        near = visible(where, causal).expand(-1, -1, N, -1)[:, :, rows]
+        near = near & (s >= t // w * w - before) & (s < t // w * w + w + after)
         logits, chunks = self._logits(k), torch.arange(N // self.options.chunk + 1, device=q.device)[:, None]
         if causal:
             logits, member = logits[:, :, :1], real & (s // self.options.chunk == chunks)
@@ -157,7 +161,7 @@ class LongShortAttention(Core):
             member = real.expand(-1, -1, logits.shape[2], -1)
         P = masked_softmax(logits.expand(-1, -1, member.shape[2], -1), member)  # M31
         far_k, far_v = self._normed(self.far_norm, P @ k, P @ v)
-        far = member.any(dim=-1)[:, :, None].expand(-1, -1, N, -1)
+        far = member.any(dim=-1)[:, :, None].expand(-1, -1, q.shape[2], -1)
         if causal:
             far = far & (chunks.mT < t // self.options.chunk)
         (near_k,) = self._normed(self.near_norm, k)
@@ -167,6 +171,10 @@ class LongShortAttention(Core):
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         near, far, P, _ = self._dense_parts(q, k, k, causal, key_mask)
+        return near + far @ P
+
+    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+        near, far, P, _ = self._dense_parts(q, k, k, self.causal, None, slice(start, stop))
         return near + far @ P
 
     def definition(

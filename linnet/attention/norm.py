@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu, layer_norm
 
-from linnet.attention.base import Core, Kernel
+from linnet.attention.base import Core
 from linnet.attention.elu import phi as one_plus_elu
 from linnet.attention.relative import Positions, RelativePositions, positions_of
+from linnet.attention.rows import Kernel
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops import linear_attention, reference

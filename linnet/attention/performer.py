@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.attention.base import Core, Kernel
+from linnet.attention.base import Core
+from linnet.attention.rows import Kernel
 from linnet.config import Count, Settings
 from linnet.ops import exp_attention, reference
 from linnet.ops.layout import layout

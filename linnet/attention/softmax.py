@@ -6,8 +6,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from linnet.attention.base import Core, past
+from linnet.attention.base import Core
 from linnet.attention.relative import Positions, RelativePositions, positions_of
+from linnet.attention.rows import past
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops import reference

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from linnet.attention.base import Core, create_attention, describe_attention
+from linnet.attention.base import Core, create_mixer, describe_attention
 from linnet.bench.measure import Bench, Group
 from linnet.bench.memory import Job
 from linnet.errors import UnsupportedError
@@ -69,15 +69,24 @@ def prepare(job: Job) -> Callable[[], object]:
         model, ids = Model(_config(name, N)).eval(), torch.randint(VOCABULARY, (B, START))
         after = _model_state(model, ids, N)
         return Step(partial(model.step, ids[:, :1], after), after)
-    q, k, v = torch.randn(3, B, H, 1, D).unbind(0)
     if name == CACHE:
-        cache = _cache(B, N)
-        return Step(partial(_cache_step, q, k, v, *cache), cache)
-    core = create_attention(name, heads=H, head_dim=D, causal=True, **_room(name, N)).eval()
+        cache, token = _cache(B, N), torch.randn(3, B, H, 1, D)
+        return Step(partial(_cache_step, token[0], token[1], token[2], *cache), cache)
+    core = core_of(name, N)
     with torch.no_grad():
-        text = [torch.randn(B, H, START, D) for _ in "qkv"]
-        state = grown(core, core.prefill(text[0], text[1], text[2])[1], N)
-    return Step(partial(core.step, q, k, v, state), state)
+        state = grown(core, core.prefill(*inputs(core, B, START))[1], N)
+    return Step(partial(core.step, *inputs(core, B, 1), state), state)
+
+
+def core_of(name: str, N: int) -> Core:
+    """The core of a mechanism with 8 heads of 64, or of a layer as wide if its heads are its own."""
+    return create_mixer(name, width=H * D, heads=H, causal=True, **_room(name, N)).core.eval()
+
+
+def inputs(core: Core, B: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Random q, k and v."""
+    q, k, v = torch.randn(3, B, core.heads, N, core.head_dim).unbind(0)
+    return q, k, v
 
 
 def _room(name: str, N: int) -> dict[str, int]:
@@ -107,7 +116,7 @@ def _model_state(model: Model, ids: Tensor, N: int) -> ModelState:
 def grown(core: Core, state: State, N: int) -> State:
     """The state after START tokens as one after N: what grows is repeated, what counts says N."""
     kinds = core.state_types or ("sum",) * len(state)
-    shapes = core.state_shapes(state[0].shape[0], D)
+    shapes = core.state_shapes(state[0].shape[0], core.head_dim)
     times = [[N // START if size is None else 1 for size in shape] for shape in shapes]
     _check(sum(_bytes(part) * math.prod(time) for part, time in zip(state, times, strict=True)))
     return tuple(

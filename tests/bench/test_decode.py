@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import linnet
-from linnet.bench.decode import CACHE, START, D, H, decode_bench, grown, prepare
+from linnet.bench.decode import CACHE, START, D, core_of, decode_bench, grown, inputs, prepare
 from linnet.bench.measure import Effort, run_bench
 from linnet.errors import UnsupportedError
 
@@ -13,8 +13,8 @@ RECURRENT = [name for name in linnet.list_attention() if linnet.describe_attenti
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_grown_state_has_the_shape_of_a_real_one(name):
-    core = linnet.create_attention(name, heads=H, head_dim=D, causal=True).eval()
-    q, k, v = torch.randn(3, 2, H, 3 * START, D).unbind(0)
+    core = core_of(name, 3 * START)
+    q, k, v = inputs(core, 2, 3 * START)
     with torch.no_grad():
         _, short = core.prefill(q[:, :, :START], k[:, :, :START], v[:, :, :START])
         _, real = core.prefill(q, k, v)

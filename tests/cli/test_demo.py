@@ -32,8 +32,8 @@ def test_the_demo_trains_measures_writes_and_reports(run, tmp_path, monkeypatch)
     assert sample["text"].startswith(demo.PROMPT)
     assert sample["text"] in out
     page = (folder / "report.html").read_text()
-    assert "What a layer costs" in page
-    assert "Generated text" in page
+    assert "<h2>Cost</h2>" in page
+    assert "<h2>Text</h2>" in page
     assert [line for line in err.splitlines() if line.startswith("[")] == [
         "[1/4] training a TransNormer T2 on the source code of Python's own library",
         "[2/4] what its layers cost beside softmax",

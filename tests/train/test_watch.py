@@ -73,9 +73,9 @@ def test_gradient_norms_of_all_updates_are_in_the_records(config, tmp_path, monk
 
     seen = []
 
-    def spy(model, count, clip):
+    def spy(model, count, *clips):
         layers = layer_norms(model, count)
-        norm = finish_gradients(model, count, clip)
+        norm = finish_gradients(model, count, *clips)
         seen.append([norm, *layers])
         return norm
 

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from linnet.attention.base import Core, Kernel, Mixer
+from linnet.attention.base import Core, Mixer
+from linnet.attention.rows import Kernel
 from linnet.errors import InputError
 from linnet.models.backbone import Model
 

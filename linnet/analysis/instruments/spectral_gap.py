@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linnet.analysis.instruments.base import Instrument, View, of_weights
-from linnet.attention.base import Kernel
+from linnet.attention.rows import Kernel
 from linnet.errors import LinnetError
 from linnet.registry import INSTRUMENT
 

@@ -33,8 +33,8 @@ def test_rows_are_those_of_the_dense_weights(name, causal, monkeypatch):
     layer, x = mixer(name, causal), torch.randn(2, 70, 24)
     with torch.no_grad():
         A = layer.weights(x)
-    scale = float(A.abs().max())
-    for entries, held in ((base.ENTRIES, base.HELD), (2 * 3 * 70 * 16, 0)):  # in one piece, and by 16 rows
+    scale, few = float(A.abs().max()), 2 * layer.core.heads * 70 * 16
+    for entries, held in ((base.ENTRIES, base.HELD), (few, 0)):  # in one piece, and by 16 rows
         monkeypatch.setattr(base, "ENTRIES", entries)
         monkeypatch.setattr(base, "HELD", held)
         view = of_mixer(layer, x)
@@ -45,7 +45,8 @@ def test_rows_are_those_of_the_dense_weights(name, causal, monkeypatch):
 
 @each_form
 def test_every_instrument_measures_or_says_why_not(name, causal):
-    view = of_mixer(mixer(name, causal), torch.randn(2, 70, 24))
+    subject = mixer(name, causal)
+    view = of_mixer(subject, torch.randn(2, 70, 24))
     (layer,) = measure([view])["layers"]
     for key in INSTRUMENT.names():
         instrument = INSTRUMENT[key]
@@ -57,7 +58,7 @@ def test_every_instrument_measures_or_says_why_not(name, causal):
             continue
         found = layer["values"][key]
         assert set(instrument.shows) <= set(found)
-        assert all(len(value) == 3 and None not in value for value in found.values()), key
+        assert all(len(value) == subject.core.heads and None not in value for value in found.values()), key
     assert {"entropy", "temperature", "local_score", "lognormal_fit", "moment_matching"} <= set(layer["values"])
 
 
