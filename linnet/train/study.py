@@ -50,31 +50,38 @@ SMALL = (  # less than an epoch of WikiText-2, so no dropout: no token is seen t
     "train.save_every=100",
     "train.threads=1",
 )
-MASKED = (  # for what attention and gradients do: longer, and read along the way
+WATCHED = (  # for what attention and gradients do: more and smaller updates, read along the way
     *SMALL,
-    "train.steps=1500",
-    "train.warmup=150",
-    "train.eval_every=500",
-    "train.save_every=250",
-    'train.instruments=["entropy", "temperature", "spectral_gap"]',
+    "train.steps=600",
+    "train.batch=8",
+    "train.warmup=60",
+    'train.instruments=["entropy", "temperature"]',
     "train.instrument_every=50",
 )
 VANILLA, ELU, NORM = Row("vanilla", "vanilla"), Row("1+elu", "elu"), Row("norm only", "norm")
+LLN = (Row("lln", "lln"), Row("lln_diag", "lln_diag"))
 BLOCKS = 4  # of the validation split, for the instruments of a study
 CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
 
 
-def masked(title: str, rows: tuple[Row, ...], instruments: tuple[str, ...]) -> Study:
-    """A study of the masked language models that several studies share, in folders of one name."""
+def watched(title: str, rows: tuple[Row, ...], instruments: tuple[str, ...]) -> Study:
+    """A study of attention and gradients; several share their models, in folders of one name."""
     return Study(
         title=title,
-        recipes={"cpu": "wikitext2_mlm", "paper": "transnormer_roberta"},
-        endings={"cpu": "_roberta_small", "paper": "_roberta"},
-        cpu_sets=MASKED,
+        recipes={"cpu": "wikitext2", "paper": "transnormer_roberta"},
+        endings={"cpu": "_lm_small", "paper": "_roberta"},
+        cpu_sets=WATCHED,
         rows=rows,
-        shared="masked",
+        shared="watched",
         instruments=instruments,
     )
+
+
+def masked(row: Row) -> Row:
+    """The same system as a masked model, which has a spectral gap, in the frame of the causal ones."""
+    sets = (*row.sets, "model.causal=false", "model.output=masked_lm", "model.init=xavier")
+    gap = 'train.instruments=["entropy", "temperature", "spectral_gap"]'
+    return Row(f"{row.name}, masked", row.preset, (*sets, gap), recipe="wikitext2_mlm", scales=("cpu",))
 
 
 STUDIES = {
@@ -108,19 +115,19 @@ STUDIES = {
         cpu_sets=SMALL,
         rows=(Row("T2", "transnormer_t2"), Row("vanilla", "vanilla"), Row("1+elu", "elu")),
     ),
-    "transnormer-figure2": masked(
+    "transnormer-figure2": watched(
         "Attention dilution: locally accumulated scores, as in TransNormer's Figure 2",
         (VANILLA, ELU, Row("T1", "transnormer_t1"), Row("T2", "transnormer_t2"), NORM),
         ("local_score", "entropy"),
     ),
-    "transnormer-table2": masked(
+    "transnormer-table2": watched(
         "Relative standard deviation of gradients, as in TransNormer's Table 2",
         (VANILLA, ELU, Row("performer", "performer"), NORM),
         ("gradient_deviation",),
     ),
-    "lln-training": masked(
+    "lln-training": watched(
         "Entropy, temperature and spectral gap along training: LLN beside softmax",
-        (VANILLA, Row("lln", "lln"), Row("lln_diag", "lln_diag"), ELU),
+        (*(VANILLA, *LLN, ELU), *map(masked, (VANILLA, *LLN, ELU))),
         ("entropy", "temperature", "spectral_gap", "moment_matching", "lognormal_fit"),
     ),
     "recall": Study(
