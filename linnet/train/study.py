@@ -127,7 +127,7 @@ STUDIES = {
     ),
     "lln-training": watched(
         "Entropy, temperature and spectral gap along training: LLN beside softmax",
-        (*(VANILLA, *LLN, ELU), *map(masked, (VANILLA, *LLN, ELU))),
+        (VANILLA, *LLN, ELU, masked(VANILLA), masked(LLN[0])),
         ("entropy", "temperature", "spectral_gap", "moment_matching", "lognormal_fit"),
     ),
     "recall": Study(
