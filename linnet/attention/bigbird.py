@@ -88,7 +88,7 @@ class BigBirdAttention(Core):
     def _blocks(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, where: Layout) -> Tensor:
         """`attend` for rows that begin with their first real token."""
         B, H, N, D = q.shape
-        w, rule = self.options.block, Rule("softmax", False, D**-0.5)
+        w, rule = min(self.options.block, N), Rule("softmax", False, D**-0.5)  # one block is no longer than its row
         seen, last = self._seen(where, B)  # (B, H, n, m), (B,)
         n, m = seen.shape[2:]
         q, k, v = (F.pad(x, (0, 0, 0, n * w - N)).unflatten(2, (n, w)) for x in (q, k, v))  # (B, H, n, w, .)

@@ -84,7 +84,7 @@ class LongShortAttention(Core):
 
     def _landmarks(self, k: Tensor, v: Tensor, real: Tensor, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Normed landmarks (B,H,R,.) of rows whose chunks start at 0, and which of them stand for a token (B,R)."""
-        logits, c = self._logits(k), self.options.chunk
+        logits, c = self._logits(k), min(self.options.chunk, k.shape[2])
         if not causal:
             P = masked_softmax(logits, real[:, None, None])  # M31
             far_k, far_v = self._normed(self.far_norm, P @ k, P @ v)
@@ -102,6 +102,8 @@ class LongShortAttention(Core):
         """o of rows whose blocks start at 0; `far`: landmarks, their values, and which of them each query sees."""
         N = q.shape[2]
         w, before, after = self._window(causal)
+        if w > N:  # one block is no longer than its row
+            w, before, after = N, 0, 0
         extra, size = -N % w, before + w + after
         k, v = self._normed(self.near_norm, k, v)
         q = F.pad(q * self.head_dim**-0.5, (0, 0, 0, extra)).unflatten(2, (-1, w))  # (B, H, n, w, D)

@@ -45,6 +45,8 @@ UNIT_WIDTHS = {
     "lra": {"key_width": 32, "value_width": 64},
     "lra_small": {"key_width": 16, "value_width": 32},
 }
+# Built for a maximal length, which is the model's: cosFormer's cosine spans it, Linformer has a column for each token.
+BOUNDED = {"cosformer", "linformer"}
 NARROW_FFN = {"long_short_roberta_small": 704}  # makes up for the parameters of 32 landmarks in each head
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -113,7 +115,10 @@ def preset(name: str, **overrides: Any) -> ModelConfig:
     """The configuration of a preset; `overrides` replace its fields, and options mechanism by mechanism."""
     if name not in list_models():
         raise unknown("model", name, list_models())
-    return parse_section(ModelConfig, _merge(_table(name), overrides), "model")
+    table = _table(name)
+    for system in BOUNDED.intersection(table["layers"]):
+        table["options"] = {system: {"max_length": overrides.get("max_length", table["max_length"])}}
+    return parse_section(ModelConfig, _merge(table, overrides), "model")
 
 
 def model_config(table: Mapping[str, Any]) -> ModelConfig:

@@ -208,6 +208,23 @@ def test_blocks_cost_what_the_tokens_cost() -> None:
 
 
 @pytest.mark.parametrize(
+    "name,option", [("bigbird", "block"), ("flash", "chunk"), ("long_short", "window"), ("long_short", "chunk")]
+)
+def test_a_block_that_no_row_fills_costs_what_the_tokens_cost(name: str, option: str) -> None:
+    for causal in (True, False):
+        if not ABOUT[name]["causal" if causal else "bidirectional"]:
+            continue
+        short, long = (
+            linnet.create_mixer(name, width=16, heads=2, causal=causal, **{option: size}) for size in (512, 2**17)
+        )
+        long.load_state_dict(short.state_dict())
+        x = torch.randn(1, 20, 16)
+        assert long(x).isfinite().all()
+        if name != "flash":  # which divides its scores by the chunk
+            assert torch.allclose(long(x), short(x), atol=1e-6)
+
+
+@pytest.mark.parametrize(
     "arguments", [{"heads": True}, {"width": 32.0}, {"block": True}, {"block": "8"}, {"dropout": "0.1"}]
 )
 def test_types_are_strict(arguments: dict) -> None:

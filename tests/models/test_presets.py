@@ -111,6 +111,15 @@ def test_overrides_replace_fields_and_extend_options():
     assert model_config({"preset": "transnormer_t1_lm_small", **fields}) == config
 
 
+def test_what_is_built_for_a_length_is_built_for_that_of_the_model():
+    assert preset("cosformer_lm").options == {"cosformer": {"max_length": 512}}
+    for system in ("cosformer", "linformer"):
+        assert preset(f"{system}_lra", max_length=5000).options == {system: {"max_length": 5000}}
+        own = {system: {"max_length": 100}}
+        assert preset(f"{system}_lra", max_length=5000, options=own).options == own
+    assert count("linformer_lra", max_length=1024) == 370_562 - 3072 * 64 + 2 * 2 * 128 * 1024
+
+
 def test_a_resolved_table_is_a_fixed_point(kind):
     for name in list_models():
         config = preset(name)

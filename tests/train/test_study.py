@@ -87,6 +87,10 @@ def test_recall_is_of_every_causal_mechanism() -> None:
     causal = [name for name in linnet.list_attention() if linnet.describe_attention(name)["causal"]]
     assert found == [(name, seed, ["diag", name]) for seed in range(3) for name in causal]
     assert len({trial.name for trial in trials(STUDIES["recall"], "cpu")}) == len(found)
+    config = next(trials(STUDIES["recall"], "cpu")).config
+    for options in config.model["options"].values():  # nothing local holds a sample, and nothing is longer than one
+        assert all(size <= config.data.context // 4 for name, size in options.items() if name != "max_length")
+    assert config.model["options"]["cosformer"] == {"max_length": config.data.context}
 
 
 def test_a_study_of_recall_renders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
