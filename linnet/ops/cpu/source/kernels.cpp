@@ -1,6 +1,10 @@
 // What is compiled: every kernel, behind plain C functions that take one pointer to a problem.
 #include "bidirectional.h"
 #include "causal.h"
+#include "decode.h"
+#include "exp_bidirectional.h"
+#include "exp_causal.h"
+#include "moments.h"
 
 #include <cmath>
 

@@ -33,11 +33,11 @@ struct Shape {  // sizes of states
 // What one thread works with: a strip of each tensor.
 struct Strip {
     Memory memory;
-    float *q, *k, *v, *g, *o, *gain;
+    float *q, *k, *v, *g, *o, *y, *gain;
     explicit Strip(const Shape& s) : memory(4 * STRIP * (padded(s.D + 1) + padded(s.E + 1)) + padded(STRIP)) {
         const int64_t D = STRIP * padded(s.D + 1), E = STRIP * padded(s.E + 1);
         q = memory.take(D), k = memory.take(D), v = memory.take(E), g = memory.take(E);
-        o = memory.take(std::max(D, E)), gain = memory.take(STRIP);
+        o = memory.take(std::max(D, E)), y = memory.take(std::max(D, E)), gain = memory.take(STRIP);
         std::fill(gain, gain + STRIP, 1.0f);
     }
 };
