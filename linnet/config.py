@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from linnet.errors import InputError, unknown
 
@@ -93,6 +93,28 @@ class DataConfig(Settings):
     cache: Place = None
 
 
+class RecallConfig(Settings):
+    """Generated samples of the task `recall`: their length, the number of ids, and how many pairs they hold."""
+
+    context: Annotated[int, Field(ge=3, le=10**7)] = 128
+    vocab_size: Annotated[int, Field(ge=3, le=10**7)] = 128
+    pairs: Annotated[tuple[Count, ...], Field(min_length=1, strict=False, examples=[(4, 8, 16, 32)])] = (4, 8, 16, 32)
+
+    @field_validator("pairs")
+    @classmethod
+    def _fit(cls, pairs: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        most, context, size = max(pairs), info.data.get("context"), info.data.get("vocab_size")
+        if list(pairs) != sorted(set(pairs)):
+            raise ValueError("the numbers must rise")
+        if context is not None and 3 * most > context:
+            raise ValueError(f"{most} pairs and a question each need data.context = {3 * most}, it is {context}")
+        if size is not None and 2 * most + 1 > size:
+            raise ValueError(f"{most} keys and as many values need data.vocab_size = {2 * most + 1}, it is {size}")
+        return pairs
+
+
+# The [data] table of a task; that of the others is text.
+DATA: dict[str, type[DataConfig] | type[RecallConfig]] = {"recall": RecallConfig}
 PATHS = [["data", name] for name, field in DataConfig.model_fields.items() if field.annotation == Place]
 
 
@@ -100,7 +122,7 @@ class TrainConfig(Settings):
     """The budget, the optimizer and its schedule, precision, and how often to evaluate, save and log."""
 
     steps: Count = 1000
-    batch: Count = 8
+    batch: Annotated[int, Field(ge=1, le=2**16)] = 8
     accumulate: Count = 1
     lr: Annotated[float, Field(gt=0, le=10)] = 1e-3
     schedule: Literal["constant", "cosine", "inverse_sqrt", "polynomial"] = "cosine"
@@ -137,15 +159,16 @@ class RunConfig(Settings):
 
     task: str = "causal_lm"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    data: DataConfig = DataConfig()
+    data: DataConfig | RecallConfig = DataConfig()
     model: dict[str, Any] = {"preset": "transnormer_t2_lm_small"}
     train: TrainConfig = TrainConfig()
 
 
 def parse_config(table: Mapping[str, Any]) -> RunConfig:
     """A whole configuration from its table; what is wrong is one line that names the key."""
-    table = dict(table)
-    for name, cls in (("data", DataConfig), ("train", TrainConfig), ("model", None)):
+    table = {"data": {}, **table}
+    data = DATA.get(str(table.get("task")), DataConfig)
+    for name, cls in (("data", data), ("train", TrainConfig), ("model", None)):
         if name in table:
             if not isinstance(table[name], Mapping):
                 raise InputError(f"{name} is {short(table[name])}: it must be a table, [{name}]")

@@ -23,6 +23,7 @@ class UnsupportedError(InputError):
 def unknown(kind: str, name: object, allowed: Iterable[str]) -> InputError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name)[:200], names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return InputError(f"unknown {kind} {name!r}: {hint}one of {', '.join(names)}")
+    shown = repr(name) if len(repr(name)) <= 80 else f"{repr(name)[:60]}..."
+    return InputError(f"unknown {kind} {shown}: {hint}one of {', '.join(names)}")

@@ -80,10 +80,12 @@ def check_attention(
         if causal is None:
             raise InputError("causal is None: give True or False with a mechanism's name")
         attention = create_attention(attention, heads=heads, head_dim=head_dim, causal=causal, **(options or {}))
+    elif options is not None:
+        raise InputError("options is given: only a mechanism's name takes options")
     if not callable(attention):
         raise InputError(f"attention is a {type(attention).__name__}: it must be a name, a core or a function")
-    if not isinstance(lengths, tuple | list) or not lengths:
-        raise InputError(f"lengths is {lengths!r}: give a list of numbers of tokens")
+    if not isinstance(lengths, tuple | list) or not lengths or any(type(N) is not int or N < 1 for N in lengths):
+        raise InputError(f"lengths is {lengths!r}: give a list of numbers of tokens, each at least 1")
     causal = bool(getattr(attention, "causal", False)) if causal is None else causal
     training = isinstance(attention, nn.Module) and attention.training
     try:
@@ -137,7 +139,7 @@ class _Trial:
             yield "equals its definition, float64", 1e-10, lambda: self.definition(torch.float64)
             yield "equals its definition, float32", 1e-5, lambda: self.definition(torch.float32)
             yield "gradients equal the definition's", 1e-9, self.gradients
-        if self.causal:
+        if self.causal and max(self.lengths) > 1:
             yield "reads the future", 0.0, self.future
         yield "reads batch mates", 1e-6, self.batch_mates
         if self.masks:
@@ -146,6 +148,8 @@ class _Trial:
             yield "packing changes the result", 1e-6, self.packing
         if self.recurs():
             yield "recurrent form differs", 1e-5, self.recurrence
+        if max(self.lengths) > 1:
+            yield "no gradient reaches the inputs", 0.0, self.untrained
         yield "bfloat16 differs from float32", 0.1, self.half
         yield "a second call differs", 0.0, self.repeat
         if self.core is not None:
@@ -237,51 +241,81 @@ class _Trial:
         worst = 0.0
         with torch.no_grad():
             for N in self.lengths:
-                t = N // 2
                 q, k, v = self.inputs(N)
-                before = self.fn(q, k, v)[:, :, :t]
-                for size in (1.0, 60.0):
-                    later = [size * torch.randn_like(x[:, :, t:]) for x in (q, k, v)]
-                    changed = [torch.cat([x[:, :, :t], y], dim=2) for x, y in zip((q, k, v), later, strict=True)]
-                    after = self.fn(*changed)[:, :, :t]
-                    worst = max(worst, difference(after, before) if t else 0.0)
+                whole = self.fn(q, k, v)
+                for t in sorted({1, N // 4, N // 2, 3 * N // 4, N - 1} & set(range(1, N))):
+                    for size in (1.0, 60.0):
+                        later = [size * torch.randn_like(x[:, :, t:]) for x in (q, k, v)]
+                        changed = [torch.cat([x[:, :, :t], y], dim=2) for x, y in zip((q, k, v), later, strict=True)]
+                        worst = max(worst, difference(self.fn(*changed)[:, :, :t], whole[:, :, :t]))
         return worst
 
     def batch_mates(self) -> float:
+        """Every row of a batch equals the row alone."""
         worst = 0.0
         with torch.no_grad():
             for N in self.lengths:
-                q, k, v = self.inputs(N)
-                before = self.fn(q, k, v)[:1]
-                changed = [torch.cat([x[:1], 3 * torch.randn_like(x[1:])]) for x in (q, k, v)]
-                worst = max(worst, difference(self.fn(*changed)[:1], before))
-                worst = max(worst, difference(self.fn(q[:1], k[:1], v[:1]), before))
+                q, k, v = self.inputs(N, B=3)
+                q[2], k[2], v[2] = 3 * q[2], 3 * k[2], 3 * v[2]
+                together = self.fn(q, k, v)
+                for b in range(3):
+                    one = slice(b, b + 1)
+                    worst = max(worst, difference(self.fn(q[one], k[one], v[one]), together[one]))
         return worst
 
     def padding(self) -> float:
-        """A row padded on the left, on the right or on both sides equals the row alone."""
-        worst = 0.0
+        """A row padded on the left, on the right or on both sides equals the row alone, whatever its mates have.
+
+        And what stands in a masked token inside a row changes nothing for the others.
+        """
+        worst, lefts = 0.0, (5, 0, 67)
         with torch.no_grad():
             for N in self.lengths:
-                q, k, v = self.inputs(N)
+                q, k, v = self.inputs(N, B=3)
                 alone = self.fn(q, k, v)
-                for left, right in ((5, 0), (0, 70), (66, 3)):
-                    wide = [nn.functional.pad(x, (0, 0, left, right), value=7.0) for x in (q, k, v)]
-                    mask = torch.zeros(2, left + N + right, dtype=torch.bool)
-                    mask[:, left : left + N] = True
-                    padded = self.fn(*wide, key_mask=mask)[:, :, left : left + N]
-                    worst = max(worst, difference(padded, alone))
+                wide = [x.new_full((3, self.heads, N + 70, self.head_dim), 7.0) for x in (q, k, v)]
+                mask = torch.zeros(3, N + 70, dtype=torch.bool)
+                for b, left in enumerate(lefts):
+                    mask[b, left : left + N] = True
+                    for x, y in zip(wide, (q, k, v), strict=True):
+                        x[b, :, left : left + N] = y[b]
+                padded = self.fn(*wide, key_mask=mask)
+                for b, left in enumerate(lefts):
+                    worst = max(worst, difference(padded[b, :, left : left + N], alone[b]))
+                worst = max(worst, self._holes(N))
+        return worst
+
+    def _holes(self, N: int) -> float:
+        """The effect on real tokens of what stands in masked ones between them, and of the masks of other rows."""
+        q, k, v = self.inputs(N, B=3)
+        real = torch.rand(3, N) > 0.3
+        real[:, [0, N - 1]] = True
+        hole = ~real[:, None, :, None]
+        once = self.fn(q, k, v, key_mask=real)
+        again = self.fn(q, k.masked_fill(hole, 7.0), v.masked_fill(hole, 7.0), key_mask=real)
+        worst = 0.0
+        for b in range(3):
+            one, keep = slice(b, b + 1), real[b]
+            single = self.fn(q[one], k[one], v[one], key_mask=real[one])
+            for o in (again[one], single):
+                worst = max(worst, difference(o[:, :, keep], once[one][:, :, keep]))
         return worst
 
     def packing(self) -> float:
-        """Sequences one after another in a row equal the same sequences alone."""
+        """Sequences one after another in a row equal the same sequences alone; the rows are divided differently."""
         sizes = [N for N in self.lengths if N <= 100]
+        if not sizes:
+            sizes = list(self.lengths[:1])
         with torch.no_grad():
             parts = [self.inputs(N) for N in sizes]
-            alone = torch.cat([self.fn(*part) for part in parts], dim=2)
-            q, k, v = (torch.cat(xs, dim=2) for xs in zip(*parts, strict=True))
-            ids = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-            return difference(self.fn(q, k, v, segments=ids.expand(2, -1)), alone)
+            apart = [self.fn(*part) for part in parts]
+            order = [range(len(sizes)), range(len(sizes))[::-1]]  # of the first row and of the second
+            rows = [[torch.cat([parts[i][x][b] for i in order[b]], dim=1) for b in (0, 1)] for x in range(3)]
+            alone = torch.stack([torch.cat([apart[i][b] for i in order[b]], dim=1) for b in (0, 1)])
+            counts = [torch.tensor([sizes[i] for i in order[b]]) for b in (0, 1)]
+            ids = torch.stack([torch.repeat_interleave(torch.arange(len(sizes)), count) for count in counts])
+            q, k, v = (torch.stack(x) for x in rows)
+            return difference(self.fn(q, k, v, segments=ids), alone)
 
     def recurrence(self) -> float:
         """A prefill, a second one from its state, then single steps, equal the parallel form; also when padded."""
@@ -305,6 +339,15 @@ class _Trial:
                     parts.append(o)
                 worst = max(worst, difference(torch.cat(parts, dim=2), whole))
         return worst
+
+    def untrained(self) -> float:
+        """1 if none of q, k and v gets a gradient; a function may well use one of them alone."""
+        inputs = [x.requires_grad_() for x in self.inputs(max(self.lengths))]
+        o = self.fn(*inputs)
+        if not o.requires_grad:
+            return 1.0
+        gradients = torch.autograd.grad(o.square().sum(), inputs, allow_unused=True)
+        return float(not any(g is not None and g.any() for g in gradients))
 
     def half(self) -> float:
         with torch.no_grad():

@@ -32,6 +32,44 @@ def forgets(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return softmax(q, k, v) + torch.rand(())
 
 
+def last_tokens_see_all(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A remainder block without its causal mask."""
+    N = q.shape[2]
+    see = torch.ones(N, N, dtype=torch.bool).tril()
+    see[N // 64 * 64 :] = True
+    return nn.functional.scaled_dot_product_attention(q, k, v, see)
+
+
+def first_token_sees_the_second(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    see = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril()
+    see[:1, 1:2] = True
+    return nn.functional.scaled_dot_product_attention(q, k, v, see)
+
+
+def reads_the_row_above(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return softmax(q, k, v) + 1e-3 * torch.cat([torch.zeros_like(v[:1]), v[:-1]])
+
+
+def one_mask_for_all(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    return softmax(q, k, v, None if key_mask is None else key_mask[:1])
+
+
+def sees_holes(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    """Padding at the ends is masked, a masked key in between is not."""
+    if key_mask is not None:
+        key_mask = (key_mask.cumsum(1) > 0) & (key_mask.flip(1).cumsum(1).flip(1) > 0)
+    return softmax(q, k, v, key_mask)
+
+
+def one_division_for_all(q: Tensor, k: Tensor, v: Tensor, segments: Tensor | None = None) -> Tensor:
+    see = None if segments is None else segments[:1, None, :, None] == segments[:1, None, None, :]
+    return nn.functional.scaled_dot_product_attention(q, k, v, see)
+
+
+def cannot_be_trained(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return softmax(q, k, v).detach()
+
+
 def test_a_good_function_passes() -> None:
     report = check_attention(softmax, causal=False)
     assert report.passed and "padding changes the result" in str(report)
@@ -44,6 +82,13 @@ def test_a_good_function_passes() -> None:
         (leaks_the_batch, False, "reads batch mates"),
         (ignores_its_mask, False, "padding changes the result"),
         (forgets, False, "a second call differs"),
+        (last_tokens_see_all, True, "reads the future"),
+        (first_token_sees_the_second, True, "reads the future"),
+        (reads_the_row_above, False, "reads batch mates"),
+        (one_mask_for_all, False, "padding changes the result"),
+        (sees_holes, False, "padding changes the result"),
+        (one_division_for_all, False, "packing changes the result"),
+        (cannot_be_trained, False, "no gradient reaches the inputs"),
     ],
 )
 def test_each_fault_is_found(fn, causal: bool, what: str) -> None:
@@ -89,3 +134,16 @@ def test_what_is_no_attention_is_one_line() -> None:
             check_attention(fn, causal=False)
     with pytest.raises(InputError, match="lengths is 7"):
         check_attention("elu", causal=True, lengths=7)
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (-3,), ("a",), (2.0,)])
+def test_lengths_that_are_none(lengths) -> None:
+    with pytest.raises(InputError, match="lengths is"):
+        check_attention(softmax, causal=False, lengths=lengths)
+
+
+def test_what_cannot_be_measured_is_not_promised() -> None:
+    report = check_attention(softmax, causal=True, lengths=(1,))
+    assert "reads the future" not in str(report) and "gradient" not in str(report)
+    with pytest.raises(InputError, match="options is given"):
+        check_attention(softmax, causal=False, options={"a": 1})

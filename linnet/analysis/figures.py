@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-MARKERS = (("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("cross", "P"), ("x", "X"))
+MARKERS = (  # of plotly, of matplotlib
+    *(("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("cross", "P"), ("x", "X")),
+    *(("triangle-down", "v"), ("star", "*"), ("pentagon", "p"), ("triangle-left", "<"), ("hexagon", "h")),
+    ("triangle-right", ">"),
+)
 DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"))  # of the first six series, of the next six, ...
 FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # no times
 STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
@@ -148,12 +152,13 @@ def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[
 
 
 def _draw(axes: "Axes", figure: Figure) -> None:
-    """One panel: lines with their names at their ends, a faint grid, no box."""
+    """One panel: lines with their names, a faint grid, no box."""
     for i, series in enumerate(figure.series):
         color, dash = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)][1]
         marker = MARKERS[i % len(MARKERS)][1] if len(series.x) <= FEW else ""
         y = [math.nan if value is None else value for value in _drawable(figure, series)]
-        axes.plot(series.x, y, dash, color=color, marker=marker, markersize=4, linewidth=1.5)
+        label = _shorten(series.name)
+        axes.plot(series.x, y, dash, color=color, marker=marker, markersize=4, linewidth=1.5, label=label)
         if series.low is not None and series.high is not None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
     axes.set_title(figure.title, loc="left", fontweight="bold", parse_math=False)
@@ -167,7 +172,11 @@ def _draw(axes: "Axes", figure: Figure) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    if len(figure.series) > 1:
+    if len(figure.series) > len(COLORS):  # a color alone no longer tells which line a name belongs to
+        legend = axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, handlelength=3)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+    elif len(figure.series) > 1:
         _name_lines(axes, figure)
 
 

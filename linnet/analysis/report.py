@@ -23,6 +23,7 @@ NOTHING = "–"
 CURVES = (  # title, label, records, key
     ("Training loss", "nats per token", "train", "loss"),
     ("Validation perplexity", "per token", "valid", "perplexity"),
+    ("Validation accuracy", "share of the answers", "valid", "accuracy"),
     ("Learning rate", "", "train", "lr"),
     ("Gradient norm", "before clipping", "train", "grad_norm"),
 )
@@ -104,9 +105,9 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     """Label, value and remark of each number."""
     best, parameters, tokens, seconds, speed = run.best(), run.parameters(), run.tokens(), run.seconds(), run.speed()
     return [
-        ("Validation perplexity", f"{best[1]:.4g}", f"best, at step {best[0]:,}")
+        (f"Validation {run.measure()}", f"{best[1]:.4g}", f"best, at step {best[0]:,}")
         if best
-        else ("Validation perplexity", NOTHING, "not evaluated yet"),
+        else (f"Validation {run.measure()}", NOTHING, "not evaluated yet"),
         ("Parameters", NOTHING if parameters is None else _short(parameters), _whole(parameters)),
         ("Tokens read", NOTHING if tokens is None else _short(tokens), _whole(tokens)),
         ("Seconds", NOTHING if seconds is None else f"{seconds:,.0f}", "training and evaluation"),
@@ -129,14 +130,17 @@ def _whole(value: int | None) -> str:
 def curves(runs: Sequence[Run]) -> list[Figure]:
     """What the training loop recorded, all runs in one figure each; a run without a value has no line there."""
     figures = []
+    measures = {run.measure() for run in runs}
     for title, label, split, key in CURVES:
+        if split == "valid" and key not in measures:
+            continue
         series = []
         for run in runs:
             records = run.train if split == "train" else run.valid
             y = [number(record.get(key)) for record in records]
             series.append(Series(run.name, [record["step"] for record in records], y))
         values = [y for line in series for y in line.y if y is not None]
-        wide = key != "lr" and bool(values) and max(values) > 10 * min(values) > 0
+        wide = key not in ("lr", "accuracy") and bool(values) and max(values) > 10 * min(values) > 0
         figures.append(Figure(title, "step", label, series, log_y=wide))
     return figures
 

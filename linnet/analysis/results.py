@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from linnet.analysis.figures import Figure, Series, save_figures
+from linnet.analysis.recall import recall_figure, recall_markdown
 from linnet.errors import InputError, LinnetError
 from linnet.storage import write_text
 
@@ -38,6 +39,8 @@ def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def to_markdown(records: Sequence[Record]) -> str:
     """The table: one line a system, the mean over its seeds and, where there are several, their range."""
+    if _of_recall(records):
+        return recall_markdown(records)
     rows = by_row(records)
     lines = [
         "| system | parameters | seeds | valid perplexity | test perplexity | test perplexity by word | seconds |",
@@ -81,8 +84,14 @@ def _budget(records: Sequence[Record]) -> str:
     )
 
 
+def _of_recall(records: Sequence[Record]) -> bool:
+    return bool(records[0]["config"]["task"] == "recall")
+
+
 def curves(records: Sequence[Record], note: str) -> Figure:
-    """Validation perplexity against tokens, the mean over seeds, with the range shaded."""
+    """Validation perplexity against tokens, the mean over seeds, with the range shaded; of recall, its accuracy."""
+    if _of_recall(records):
+        return recall_figure(records, note)
     series = []
     for row, runs in by_row(records).items():
         found: dict[float, list[float]] = {}
@@ -110,7 +119,8 @@ def render(folder: Path, title: str) -> tuple[Path, Path]:
 
 def rendered(records: Sequence[Record], picture: str) -> str:
     """What stands between the markers of a page."""
-    return f"\n{to_markdown(records)}\n\n![validation perplexity against tokens]({picture})\n"
+    what = "accuracy against the number of pairs" if _of_recall(records) else "validation perplexity against tokens"
+    return f"\n{to_markdown(records)}\n\n![{what}]({picture})\n"
 
 
 def replace(text: str, block: str) -> str:

@@ -32,10 +32,15 @@ class Run:
         found = self.config.get(name)
         return found if isinstance(found, dict) else {}
 
+    def measure(self) -> str:
+        """What the validation split is judged by: "accuracy" where that was recorded, else "perplexity"."""
+        return "accuracy" if any("accuracy" in record for record in self.valid) else "perplexity"
+
     def best(self) -> tuple[int, float] | None:
-        """The step of the lowest validation perplexity, and that."""
-        found = [(record["step"], number(record.get("perplexity"))) for record in self.valid]
-        return min(((step, y) for step, y in found if y is not None), key=lambda pair: pair[1], default=None)
+        """The step of the highest validation accuracy or of the lowest perplexity, and that."""
+        key, sign = self.measure(), -1 if self.measure() == "accuracy" else 1
+        found = [(record["step"], number(record.get(key))) for record in self.valid]
+        return min(((step, y) for step, y in found if y is not None), key=lambda pair: sign * pair[1], default=None)
 
     def tokens(self) -> int | None:
         """Tokens read so far."""

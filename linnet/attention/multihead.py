@@ -76,6 +76,9 @@ class MultiheadAttention(nn.Module):
                 raise InputError(f"{name} is a {type(x).__name__}: it must be a tensor")
             if x.dtype != self.in_proj_weight.dtype and not torch.is_autocast_enabled(x.device.type):
                 raise InputError(f"{name} is {x.dtype}: the parameters are {self.in_proj_weight.dtype}")
+        for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
+            if mask is not None and not isinstance(mask, Tensor):
+                raise InputError(f"{name} is a {type(mask).__name__}: it must be a tensor")
         batched = query.dim() == 3
         inputs = [x if batched else x.unsqueeze(0) for x in (query, key, value)]
         if batched and not self.batch_first:

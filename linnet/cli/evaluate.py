@@ -16,7 +16,8 @@ def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last",
 
     Told are loss and perplexity, by token and, for a causal model, by word: what white space separates is a word,
     and each end of a line is one more. The text is read in blocks of the context that the run was trained with, each
-    on its own: a token sees what comes before it in its block. Settings and data must be those of the run.
+    on its own: a token sees what comes before it in its block. Of recall, loss and accuracy by answer are told.
+    Settings and data must be those of the run.
 
     \b
     Examples:

@@ -18,8 +18,8 @@ def command(
 ) -> None:
     """Export a trained model as three files.
 
-    They are config.json, model.safetensors and tokenizer.json; `linnet.load_model` and `linnet generate` read their
-    folder. The same checkpoint gives the same bytes.
+    They are config.json, model.safetensors and, of a model of text, tokenizer.json; `linnet.load_model` and `linnet
+    generate` read their folder. The same checkpoint gives the same bytes.
 
     \b
     Example:
@@ -34,7 +34,8 @@ def command(
     from linnet.train.run import checkpoint_step
 
     model = load_model(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
-    export_model(model, out, folder / "tokenizer.json")
+    tokenizer = folder / "tokenizer.json"  # a model of text has one
+    export_model(model, out, tokenizer if tokenizer.exists() else None)
     files = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
     if json:
         print_json({"folder": str(out), "files": files})

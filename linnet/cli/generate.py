@@ -42,6 +42,8 @@ def command(
     from linnet.train.run import checkpoint_step
 
     model = load_model(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
+    if not (folder / "tokenizer.json").exists():
+        raise InputError(f"{folder} has no tokenizer.json: only a model of text writes text")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     ids = tokenizer.encode(prompt)
     if not ids:

@@ -1,4 +1,4 @@
-"""`linnet reproduce`: a table of a paper by one command, at a CPU's size or at the paper's own."""
+"""`linnet reproduce`: a table of a paper, or a study of our own, by one command."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,8 +7,8 @@ import typer
 
 from linnet.cli import Json, print_json
 
-Name = Annotated[str, typer.Argument(help="transnormer-table4 or transnormer-masked-lm.", metavar="NAME")]
-Scale = Annotated[str, typer.Option("--scale", help="cpu: two cores can do it; paper: the paper's own size, for GPUs.")]
+Name = Annotated[str, typer.Argument(help="transnormer-table4, transnormer-masked-lm or recall.", metavar="NAME")]
+Scale = Annotated[str, typer.Option("--scale", help="cpu: two cores can do it; paper: a paper's own size, for GPUs.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the runs; default runs/NAME-SCALE.")]
 Results = Annotated[Path | None, typer.Option("--results", help="Folder of the JSON; default OUT/results.")]
 Render = Annotated[bool, typer.Option("--render", help="Only draw the table and the figure of the results so far.")]
@@ -22,7 +22,7 @@ def command(
     render: Render = False,
     json: Json = False,
 ) -> None:
-    """Do the runs behind a table of a paper, and render it.
+    """Do the runs behind a table of results, and render it.
 
     Each finished run leaves one JSON file with its configuration, seed, versions and curve; what is there already is
     not done again, so the command can be stopped and started, and started twice to use two cores. The table and the
@@ -31,6 +31,7 @@ def command(
     \b
     Examples:
       linnet reproduce transnormer-table4
+      linnet reproduce recall
       linnet reproduce transnormer-table4 --results docs/results/transnormer-table4-cpu --render
     """
     from linnet.analysis.results import read_results, to_markdown

@@ -132,7 +132,10 @@ def batch_indices(seed: int, epoch: int, step: int, batch: int, count: int) -> N
     """
     epochs = batch_epochs(epoch, step, batch, count)
     places = (step * batch + np.arange(batch)) % count
-    return np.array([_order(seed, int(e), count)[p] for e, p in zip(epochs, places, strict=True)], np.int64)
+    samples = np.empty(batch, np.int64)
+    for e in np.unique(epochs):
+        samples[epochs == e] = _order(seed, int(e), count)[places[epochs == e]]
+    return samples
 
 
 def batch_epochs(epoch: int, step: int, batch: int, count: int) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from linnet.config import parse_section
+from linnet.config import parse_section, short
 from linnet.errors import InputError, UnsupportedError
 from linnet.models.block import Block, BlockState, create_norm
 from linnet.models.config import ModelConfig
@@ -95,6 +95,7 @@ class Model(Generation):
     def logits(self, h: Tensor, select: Tensor | None = None) -> Tensor:
         """The output of hidden states h (B,N,M), or of the tokens that `select` names."""
         if select is not None:
+            self._check_select(select, h)
             h = h[select] if select.dtype == torch.bool else h.flatten(0, 1)[select]  # (K, M)
         return self.output(h, self.embedding.weight)
 
@@ -108,6 +109,8 @@ class Model(Generation):
         """Like `forward`, and the state after the last real token; `state` continues an earlier prefill or step."""
         self.check_recurrent()
         x = self.embed(ids)
+        if state is not None:
+            self._check_state(state, len(ids))
         where = layout(ids.shape[0], ids.shape[1], key_mask, None, ids.device)
         position, length = where.position, torch.as_tensor(where.length, device=ids.device).expand(len(ids))
         if state is not None:
@@ -120,6 +123,7 @@ class Model(Generation):
 
     def step(self, ids_t: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
         """Logits (B,1,V) after the next token ids_t (B,1), and the state after it."""
+        self._check_state(state, len(self._check_ids(ids_t)))
         x, layers = self._place(self.embed(ids_t), state.length[:, None]), []
         for block, before in zip(self.blocks, state.layers, strict=True):
             x, after = block.step(x, before)
@@ -139,8 +143,30 @@ class Model(Generation):
             x = x + sinusoidal(position + FIRST_POSITION, self.config.width).to(x.dtype)
         return self.dropout(self.embedding_norm(x))
 
-    def _check_ids(self, ids: Tensor) -> None:
-        """One-line errors for ids that are not (batch, tokens) integers of the vocabulary."""
+    def _check_select(self, select: Tensor, h: Tensor) -> None:
+        """The one-line error for a choice of tokens that are not there."""
+        B, N = h.shape[:2]
+        if select.dtype == torch.bool and select.shape != (B, N):
+            raise InputError(f"select has shape {tuple(select.shape)}: a boolean one must be ({B}, {N})")
+        quick = select.device.type == "cpu" and not torch.compiler.is_compiling()
+        if quick and select.dtype != torch.bool and select.numel():
+            least, most = int(select.min()), int(select.max())
+            if not -B * N <= least <= most < B * N:
+                raise InputError(f"select holds numbers from {least} to {most}: there are {B * N} tokens")
+
+    def _check_state(self, state: object, B: int) -> None:
+        """The one-line error for what is no state of this model for B rows."""
+        if not isinstance(state, ModelState):
+            raise InputError(f"state is {short(state)}: it must be what prefill or step returned")
+        if len(state.layers) != len(self.blocks):
+            raise InputError(f"state is of a model of {len(state.layers)} layers: this one has {len(self.blocks)}")
+        if len(state.length) != B:
+            raise InputError(f"state is of {len(state.length)} rows: ids has {B}")
+
+    def _check_ids(self, ids: Tensor) -> Tensor:
+        """ids, unless they are not (batch, tokens) integers of the vocabulary: then the one-line error."""
+        if not isinstance(ids, Tensor):
+            raise InputError(f"ids is a {type(ids).__name__}: it must be a tensor (batch, tokens)")
         if ids.dim() != 2 or ids.shape[1] < 1:
             raise InputError(f"ids has shape {tuple(ids.shape)}: it must be (batch, tokens) with at least one token")
         if ids.dtype not in (torch.int64, torch.int32):
@@ -150,3 +176,4 @@ class Model(Generation):
             for worst in (int(ids.min()), int(ids.max())):
                 if not 0 <= worst < self.config.vocab_size:
                     raise InputError(f"ids contains {worst}: an id is at least 0 and below {self.config.vocab_size}")
+        return ids

@@ -1,7 +1,7 @@
 """Writing text token by token: a causal model carries a state from step to step instead of reading all again."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -69,6 +69,8 @@ class Generation(nn.Module):
 
     def _last_tokens(self, ids: Tensor, key_mask: Tensor | None, new: int) -> Tensor:
         """Index of each prompt's last real token among the B*N, once there is one and room for what is to come."""
+        if not isinstance(ids, Tensor):
+            raise InputError(f"ids is a {type(ids).__name__}: it must be a tensor (batch, tokens)")
         if ids.dim() != 2 or 0 in ids.shape:
             raise InputError(f"the prompt has shape {tuple(ids.shape)}: it must be (batch, tokens), neither of them 0")
         B, N = ids.shape
@@ -136,13 +138,14 @@ def _nucleus(p: Tensor, top_p: float) -> Tensor:
 
 def _check_sampling(new: int, temperature: float, top_k: int | None, top_p: float | None, seed: int) -> None:
     """One-line errors for what no text can be drawn by."""
-    if new < 0:
-        raise InputError(f"max_new_tokens is {new}: it must be at least 0")
-    if not 0 <= temperature < math.inf:
-        raise InputError(f"temperature is {temperature}: it must be at least 0 and finite")
-    if top_k is not None and top_k < 1:
-        raise InputError(f"top_k is {top_k}: it must be at least 1")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise InputError(f"top_p is {top_p}: it must be above 0 and at most 1")
-    if not 0 <= seed < 2**63:
-        raise InputError(f"seed is {seed}: it must be at least 0 and below 2^63")
+    rules: tuple[tuple[str, Any, type, Callable[[Any], bool], str], ...] = (
+        ("max_new_tokens", new, int, lambda n: n >= 0, "a whole number of at least 0"),
+        ("temperature", temperature, float, lambda t: 0 <= t < math.inf, "at least 0 and finite"),
+        ("top_k", 1 if top_k is None else top_k, int, lambda k: k >= 1, "a whole number of at least 1"),
+        ("top_p", 1.0 if top_p is None else top_p, float, lambda p: 0 < p <= 1, "above 0 and at most 1"),
+        ("seed", seed, int, lambda n: 0 <= n < 2**63, "a whole number from 0 to 2^63 - 1"),
+    )
+    for name, value, kind, fits, allowed in rules:
+        number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+        if not number or not fits(value):
+            raise InputError(f"{name} is {value!r}: it must be {allowed}")

@@ -1,11 +1,10 @@
 """Models on disk: a trained run is loaded from its checkpoint, and a model is exported as three files.
 
 An exported folder holds `config.json`, `model.safetensors` and, for a model of text, `tokenizer.json`. The same model
-always gives the same bytes; `config.json` holds the SHA-256 of the weights and its own, checked before either is used.
+always gives the same bytes; `config.json` holds the SHA-256 of the others and its own, checked before any is used.
 """
 
 import hashlib
-import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from linnet.config import parse_section
+from linnet.config import parse_section, read_toml
 from linnet.errors import InputError, LinnetError
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
@@ -38,6 +37,8 @@ def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], 
 
     Of a run: the checkpoint of `step`, or the newest valid one; `warn` is told of each damaged one passed over.
     """
+    if not isinstance(path, str | Path):
+        raise InputError(f"path is a {type(path).__name__}: it must be a folder's name")
     path = Path(path)
     if (path / "config.toml").is_file():
         return load_run(path, step, warn or _warn)[0]
@@ -54,10 +55,12 @@ def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], 
 
 def load_run(path: Path, step: int | None, warn: Callable[[str], None]) -> tuple[Model, dict[str, Any]]:
     """The model of a run's checkpoint, and the state that was saved with it."""
-    table = _run_table(path / "config.toml")
+    table = read_toml(path / "config.toml")
     config = _parsed(table.get("model"), path / "config.toml", drop="preset")
     checkpoint = _run_checkpoint(path, step, warn)
     check_saved(path, checkpoint, table.get("task"), config, warn)
+    data = checkpoint.state.get("data")
+    _check_tokenizer(path, data.get("tokenizer") if isinstance(data, dict) else None)
     model = Model(config)
     load_weights(model, checkpoint.model, checkpoint.path)
     return model.eval(), checkpoint.state
@@ -105,11 +108,13 @@ def export_model(model: Model, folder: str | Path, tokenizer: str | Path | None 
         "sha256": hashlib.sha256(weights).hexdigest(),
         "tied": tied,
     }
-    about["config_sha256"] = _own_sha256(about)
-    files = {"config.json": dump_json(about, "config.json"), "model.safetensors": weights}
+    files = {"model.safetensors": weights}
     if tokenizer is not None:
         with one_line_errors("read", Path(tokenizer)):
             files["tokenizer.json"] = Path(tokenizer).read_bytes()
+        about["tokenizer_sha256"] = hashlib.sha256(files["tokenizer.json"]).hexdigest()
+    about["config_sha256"] = _own_sha256(about)
+    files["config.json"] = dump_json(about, "config.json")
     temporary = temporary_name(folder)
     with one_line_errors("write", folder, temporary):
         temporary.mkdir(parents=True)
@@ -123,14 +128,15 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=4)
 
 
-def _run_table(path: Path) -> dict[str, Any]:
-    """The configuration of a run: in [model] every field is resolved, the name of the preset is only information."""
+def _check_tokenizer(folder: Path, sha256: object) -> None:
+    """Refuse another tokenizer than the model's, whose ids would mean other words; none is for the reader to miss."""
+    path = folder / "tokenizer.json"
+    if not isinstance(sha256, str) or not path.exists():
+        return
     with one_line_errors("read", path):
-        data = path.read_bytes()
-    try:
-        return tomllib.loads(data.decode())
-    except ValueError as error:
-        raise LinnetError(f"{path} is not valid TOML: {error}") from error
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != sha256:
+        raise LinnetError(f"{path} is not the tokenizer of this model: its SHA-256 is another; put it back")
 
 
 def _run_checkpoint(path: Path, step: int | None, warn: Callable[[str], None]) -> Checkpoint:
@@ -158,6 +164,7 @@ def _exported(path: Path) -> tuple[ModelConfig, Path, Mapping[str, Tensor]]:
         weights = source.read_bytes()
     if hashlib.sha256(weights).hexdigest() != about.get("sha256"):
         raise LinnetError(f"{source} is damaged: its SHA-256 is not the one in config.json")
+    _check_tokenizer(path, about.get("tokenizer_sha256"))
     return config, source, unpack_tensors(weights, about.get("tied", {}))
 
 

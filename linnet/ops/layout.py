@@ -70,6 +70,15 @@ def _checked(name: str, x: Tensor, B: int, N: int) -> Tensor:
     return x
 
 
+def check_length(length: Tensor | int, most: int, name: str) -> None:
+    """A one-line error where a row needs more than `most` positions; while compiling no value is known."""
+    length = torch.as_tensor(length)
+    if torch.compiler.is_compiling() or length.is_meta:
+        return
+    if int(length.max()) > most:
+        raise InputError(f"a sequence of {int(length.max())} tokens: {name} was built with max_length={most}")
+
+
 def clock(where: Layout, B: int) -> Tensor:
     """(B, N) positions by which decay counts; in a row without a real token no time passes for its state (at -1)."""
     position = where.position.expand(B, -1)
@@ -93,18 +102,24 @@ def check_state(state: object, shapes: Sequence[tuple[int | None, ...]], device:
     """A one-line error unless `state` is None or a tuple of tensors of these shapes, None being any size."""
     if state is None:
         return
-    wanted = ", ".join(str(tuple("*" if n is None else n for n in shape)).replace("'", "") for shape in shapes)
     if not isinstance(state, tuple) or not all(isinstance(part, Tensor) for part in state):
-        raise InputError(f"state is not a tuple of tensors: it must hold the shapes {wanted}")
+        raise InputError(f"state is not a tuple of tensors: it must hold the shapes {_shown(shapes)}")
     fits = len(state) == len(shapes) and all(
-        part.dim() == len(shape) and all(n in (None, m) for n, m in zip(shape, part.shape, strict=True))
+        part.dim() == len(shape) and all(n is None or n == m for n, m in zip(shape, part.shape, strict=True))
         for part, shape in zip(state, shapes, strict=True)
     )
     if not fits:
         given = ", ".join(str(tuple(part.shape)) for part in state) or "nothing"
-        raise InputError(f"state holds {given}: it must hold the shapes {wanted}")
+        raise InputError(f"state holds {given}: it must hold the shapes {_shown(shapes)}")
     if any(part.device != device for part in state):
         raise InputError(f"state is on {state[0].device}: it must be on {device} with the rest")
+    if any(part.is_complex() for part in state):
+        raise InputError("state is complex: it must hold real numbers")
+
+
+def _shown(shapes: Sequence[tuple[int | None, ...]]) -> str:
+    """Shapes for an error message; made there alone, for the compiler cannot trace it."""
+    return ", ".join(str(tuple("*" if n is None else n for n in shape)).replace("'", "") for shape in shapes)
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:

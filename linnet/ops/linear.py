@@ -235,13 +235,15 @@ def _causal_loop(
     den = torch.empty(B, H, N if normalize else 0, dtype=dtype, device=v.device)
     S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
     with no_autocast(v.device):
-        chunks, dens = _weights(q, run, time, log_decay, strict), den.split(CHUNK, 2)
+        chunks, dens, C = _weights(q, run, time, log_decay, strict), den.split(CHUNK, 2), min(N, CHUNK)
+        places = S.new_empty(B * H, C, E), S.new_empty(B * H, C, C)  # of every whole chunk: they stay in cache
         qkv = _parts(q, dtype), _parts(k, dtype, real), _parts(v, dtype, real)
         for i, (chunk, slot, a, b, w) in enumerate(zip(chunks, _slots(o), *qkv, strict=True)):
             old = _times(a, chunk.read)
-            past = torch.bmm(old, S) if i or S0 is not None else None  # at the start there is nothing to read
-            A = _triangle(torch.bmm(a, b.mT), chunk, strict)  # after `past`, so that it is still in cache
-            part = torch.bmm(A, w) if past is None else past.baddbmm_(A, w)  # M7
+            to_part, to_A = places if a.shape[1] == C else (None, None)
+            past = torch.bmm(old, S, out=to_part) if i or S0 is not None else None  # at the start, nothing to read
+            A = _triangle(torch.bmm(a, b.mT, out=to_A), chunk, strict)
+            part = torch.bmm(A, w, out=to_part) if past is None else past.baddbmm_(A, w)  # M7
             if normalize:
                 d = torch.bmm(old, z).add_(A.sum(dim=2, keepdim=True)).clamp_(min=EPS)
                 part /= d

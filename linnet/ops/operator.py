@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -39,13 +38,20 @@ class Operator:
                 save(ctx, args, out)
                 return out
 
-            parts = {"forward": staticmethod(record), "backward": staticmethod(once_differentiable(backward))}
+            parts = {"forward": staticmethod(record), "backward": staticmethod(backward)}
             self._function = type(name, (torch.autograd.Function,), parts)
 
     def __call__(self, *args: Any) -> Any:
         # The compiler's tensors, and those of other extensions, are of another class than Tensor.
-        if torch.compiler.is_compiling() or any(isinstance(x, Tensor) and type(x) not in _PLAIN for x in args):
+        if _is_watched() or any(isinstance(x, Tensor) and type(x) not in _PLAIN for x in args):
             return self._op(*args)
-        if self._function is None or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return self._forward(*args)
-        return self._function.apply(*args)
+        # A backward pass that is itself recorded has no gradient: the custom op says so, the loop would give 0.
+        return self._op(*args) if self._function is None else self._function.apply(*args)
+
+
+def _is_watched() -> bool:
+    """Whether a compiler, a tracer or a transform of torch.func follows the call."""
+    transformed: bool = torch._C._are_functorch_transforms_active()
+    return torch.compiler.is_compiling() or transformed or torch._C._get_tracing_state() is not None

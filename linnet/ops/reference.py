@@ -107,13 +107,18 @@ def exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None =
 
     The row's reference r cancels in every quotient; it is at least `floor`, and carries no gradient.
     """
-    exponents = [
-        torch.where(see, log_q[..., c, None] + log_k[..., None, :, c], -torch.inf) for c in range(log_q.shape[-1])
-    ]
-    r = torch.stack([x.detach().amax(dim=-1) for x in exponents]).amax(dim=0)
-    r = r if floor is None else torch.maximum(r, floor.detach())
-    r = r.clamp(min=FLOOR)[..., None]  # a row that sees nothing has no exponent
-    return torch.stack([torch.exp(x - r) for x in exponents]).sum(dim=0), r  # M11
+    def exponent(c: int) -> Tensor:
+        return torch.where(see, log_q[..., c, None] + log_k[..., None, :, c], -torch.inf)
+
+    r = log_q.new_full(log_q.shape[:3], FLOOR) if floor is None else floor.detach()  # a row may see nothing
+    with torch.no_grad():
+        for c in range(log_q.shape[-1]):
+            r = torch.maximum(r, exponent(c).amax(dim=-1))
+    r = r.clamp(min=FLOOR)[..., None]
+    A = torch.exp(exponent(0) - r)
+    for c in range(1, log_q.shape[-1]):  # one at a time: all of them would be D matrices
+        A = A + torch.exp(exponent(c) - r)  # M11
+    return A, r
 
 
 def exp_weights(log_q: Tensor, log_k: Tensor, where: Layout, causal: bool) -> Tensor:

@@ -6,7 +6,7 @@ pure function of the seed and of numbers that count from the start of the run, s
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from linnet.config import RunConfig
+from linnet.config import DataConfig, RunConfig
 from linnet.data.corpora import SPLITS, Corpus, load_corpus
 from linnet.data.packing import Blocks, Stream, batch_epochs, batch_indices, open_stream
 from linnet.data.tokenizer import Tokenizer, build_tokenizer
@@ -39,18 +39,23 @@ class Task(ABC):
     ) -> None:
         """Get the data ready: `cache` keeps what takes long, `folder` is a run that has been saved to before."""
         self.config = config
-        self.cache = Path(config.data.cache) if cache is None and config.data.cache is not None else cache
+        self.cache = cache
         self.folder = folder
         self.work = work or (lambda what: lambda done, total: None)
 
     @abstractmethod
     def model_fields(self) -> dict[str, Any]:
-        """What the data decide about the model, such as the size of its vocabulary."""
+        """What the data decide about the model: the size of its vocabulary, and whatever else."""
 
     def check_model(self, model: ModelConfig) -> None:
-        """The one-line error for a model that does not fit this task and its data."""
+        """The one-line error for a model with another output, or without a vector for each token or place."""
         if model.output != self.output:
             raise InputError(f"model.output is {model.output!r}: the task {self.config.task} needs {self.output!r}")
+        tokens, context = self.model_fields()["vocab_size"], self.config.data.context
+        if model.vocab_size < tokens:
+            raise InputError(f"model.vocab_size is {model.vocab_size}: the data have {tokens} different tokens")
+        if model.positions == "learned" and model.max_length < context:
+            raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
 
     @abstractmethod
     def fingerprint(self) -> dict[str, str]:
@@ -72,9 +77,14 @@ class Task(ABC):
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """The summed loss of a batch, and the number of terms in the sum."""
 
+    def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        """What an evaluation adds up over its batches: the loss, the terms in it, and what a task counts besides."""
+        loss, terms = self.loss(model, batch)
+        return {"loss": float(loss), "terms": terms}
+
     @abstractmethod
-    def metrics(self, split: str, loss: float, count: int) -> dict[str, Any]:
-        """What to report, given the sums over a split or over its first samples."""
+    def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
+        """What to report, given the sums of `measure` over a split or over its first samples."""
 
     def train_batch(self, number: int) -> Batch:
         """Batch `number` of the run, counted over all updates, micro-batches and processes."""
@@ -98,7 +108,7 @@ class Task(ABC):
         end = min(samples, batches * size) if batches else samples
         training = model.training
         model.eval()
-        loss, count = 0.0, 0
+        sums: dict[str, float] = {}
         try:
             for start in range(0, end, size):
                 if stop():
@@ -106,13 +116,13 @@ class Task(ABC):
                 indices = np.arange(start, min(start + size, end))
                 batch = self.batch(split, indices, np.full_like(indices, EVALUATION))
                 with torch.no_grad():
-                    part, terms = self.loss(model, to_device(batch, device))
-                loss, count = loss + float(part), count + terms
+                    part = self.measure(model, to_device(batch, device))
+                sums = {name: sums.get(name, 0) + part.get(name, 0) for name in {**sums, **part}}
                 if progress is not None:
                     progress(start + len(indices), end)
         finally:
             model.train(training)
-        return self.metrics(split, loss, count)
+        return self.metrics(split, sums)
 
 
 class TextTask(Task):
@@ -124,14 +134,18 @@ class TextTask(Task):
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
     ) -> None:
         super().__init__(config, cache, folder, work)
-        self.corpus = load_corpus(config.data.corpus, config.data.path)
+        assert isinstance(config.data, DataConfig)  # the configuration of a task on text
+        self.data = config.data
+        if cache is None and self.data.cache is not None:
+            self.cache = Path(self.data.cache)
+        self.corpus = load_corpus(self.data.corpus, self.data.path)
         self.tokenizer = self._tokenizer()
         self.streams: dict[str, Stream] = {}
         self.blocks: dict[str, Blocks] = {}
         for split in SPLITS:
             show = self.work(f"reading the {split} text")
             self.streams[split] = open_stream(self.corpus, self.tokenizer, split, self.cache, show)
-            self.blocks[split] = Blocks(self.streams[split], config.data.context, whole=split != "train")
+            self.blocks[split] = Blocks(self.streams[split], self.data.context, whole=split != "train")
             if not len(self.blocks[split]):
                 raise InputError(f"the {split} split of the corpus is empty: give more text")
 
@@ -139,22 +153,13 @@ class TextTask(Task):
         """That of the run, or a new one made from the training text."""
         if self.folder is not None and (self.folder / "tokenizer.json").exists():
             return Tokenizer.load(self.folder / "tokenizer.json")
-        if self.config.data.tokenizer in ("bpe", "word"):
-            self.work(f"learning the tokenizer ({self.config.data.tokenizer})")(0, 1)
-        return make_tokenizer(self.config, self.corpus, self.needs_mask)
+        if self.data.tokenizer in ("bpe", "word"):
+            self.work(f"learning the tokenizer ({self.data.tokenizer})")(0, 1)
+        return make_tokenizer(self.data, self.corpus, self.needs_mask)
 
     def model_fields(self) -> dict[str, Any]:
         """The vocabulary's size, and the id of padding."""
         return {"vocab_size": self.tokenizer.vocab_size, "pad": Tokenizer.pad}
-
-    def check_model(self, model: ModelConfig) -> None:
-        """Also: every token has an embedding, and every place in a block a position."""
-        super().check_model(model)
-        tokens, context = self.tokenizer.vocab_size, self.config.data.context
-        if model.vocab_size < tokens:
-            raise InputError(f"model.vocab_size is {model.vocab_size}: the tokenizer has {tokens} tokens")
-        if model.positions == "learned" and model.max_length < context:
-            raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
 
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of each split's text, and of the tokenizer."""
@@ -169,9 +174,8 @@ class TextTask(Task):
         return len(self.blocks[split])
 
 
-def make_tokenizer(config: RunConfig, corpus: Corpus, mask: bool) -> Tokenizer:
+def make_tokenizer(data: DataConfig, corpus: Corpus, mask: bool) -> Tokenizer:
     """The tokenizer that the data section asks for; the size of a BPE follows the text where it is not set."""
-    data = config.data
     size = data.vocab_size
     if data.tokenizer == "bpe" and size is None:
         size = fitting_size(corpus.size("train"))

@@ -1,6 +1,7 @@
 """Predict the next token: perplexity by token and, over a whole split, by word."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,9 +32,9 @@ class CausalLM(TextTask):
         total = cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
         return total, int((targets != IGNORE).sum())
 
-    def metrics(self, split: str, loss: float, count: int) -> dict[str, Any]:
+    def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
         """Loss and perplexity by token; by word, and bits by byte, where the split was read as a whole."""
-        stream = self.streams[split]
+        loss, count, stream = sums["loss"], int(sums["terms"]), self.streams[split]
         found: dict[str, Any] = {"split": split, "loss": loss / count, "perplexity": perplexity(loss / count)}
         whole = count == len(stream.tokens)
         if whole:

@@ -1,5 +1,6 @@
 """Guess masked tokens: 15 % of each block, of which 80 % become the mask, 10 % a random token and 10 % stay."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,9 @@ class MaskedLM(TextTask):
         logits = model(batch["ids"], key_mask=batch.get("key_mask"), select=batch["select"])  # (K, V)
         return cross_entropy(logits.float(), batch["targets"], reduction="sum"), len(batch["targets"])
 
-    def metrics(self, split: str, loss: float, count: int) -> dict[str, Any]:
+    def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
         """Loss and perplexity by masked token; a perplexity by word has no meaning here."""
-        mean = loss / max(count, 1)
+        count = int(sums["terms"])
+        mean = sums["loss"] / max(count, 1)
         found = {"split": split, "loss": mean, "perplexity": perplexity(mean)}
         return {**found, "tokens": count, "context": self.config.data.context}

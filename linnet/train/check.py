@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linnet.config import RunConfig, load_recipe, short
+from linnet.config import DataConfig, RunConfig, load_recipe, short
 from linnet.errors import InputError, LinnetError, unknown
 from linnet.models.presets import model_config
 from linnet.registry import TASK
 
+FEWEST = {"bpe": 261, "word": 5}  # tokens: four or five that are no text, and each byte
 UNKNOWN_SIZE = 1 << 30  # stands for the vocabulary, which the data decide
 LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # of a process that was killed before it had written anything
 
@@ -27,8 +28,18 @@ def check_config(config: RunConfig) -> None:
         raise unknown("task", config.task, TASK.names())
     model_config({"vocab_size": UNKNOWN_SIZE, **config.model})
     data = config.data
+    if not isinstance(data, DataConfig):
+        return  # no text
     if data.tokenizer in ("bytes", "gpt2") and data.vocab_size is not None:
         raise InputError(f"data.vocab_size is {data.vocab_size}: the tokenizer {data.tokenizer!r} has its own size")
+    if data.corpus == "stdlib" and data.path is not None:
+        raise InputError(f"data.path is {short(data.path)}: data.corpus 'stdlib' has none; 'text' reads your own")
+    if data.tokenizer != "gpt2" and data.tokenizer_path is not None:
+        raise InputError(f"data.tokenizer_path is {short(data.tokenizer_path)}: only data.tokenizer 'gpt2' reads files")
+    fewest = FEWEST.get(data.tokenizer, 0)
+    if data.vocab_size is not None and data.vocab_size < fewest:
+        name = data.tokenizer
+        raise InputError(f"data.vocab_size is {data.vocab_size}: the tokenizer {name!r} needs at least {fewest}")
     if data.corpus == "text" and data.path is None:
         raise InputError("data.path is missing: name your text, as in --set data.path=my.txt")
 

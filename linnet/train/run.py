@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from linnet import __version__
-from linnet.config import RunConfig, dump_config, short
+from linnet.config import DataConfig, RunConfig, dump_config, short
 from linnet.data.corpora import SPLITS, default_wikitext
 from linnet.data.tokenizer import default_gpt2
 from linnet.errors import InputError, LinnetError, unknown
@@ -57,6 +58,7 @@ def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
     check_out(out)
     _check_machine(config)
     task, config = prepare(_absolute(config), None, screen)
+    model = _new_model(config)  # first, since it may be too large for the memory
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,7 +69,7 @@ def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
         write_text(out / "config.toml", dump_config(config))
         task.save(out)
         write_json(out / "environment.json", environment(config, task))
-        return _train(config, task, out, screen)
+        return _train(config, task, model, out, screen)
 
 
 def resume_run(folder: str | Path, screen: Screen) -> Outcome:
@@ -85,7 +87,7 @@ def resume_run(folder: str | Path, screen: Screen) -> Outcome:
         if not steps(folder / "checkpoints") or not (folder / "environment.json").exists():  # it begins anew
             task.save(folder)
             write_json(folder / "environment.json", environment(config, task))
-        return _train(config, task, folder, screen)
+        return _train(config, task, _new_model(config), folder, screen)
 
 
 def evaluate_run(folder: str | Path, split: str, screen: Screen, checkpoint: str = "last") -> dict[str, Any]:
@@ -149,8 +151,10 @@ def checkpoint_step(folder: Path, which: str) -> int | None:
     """The step that "last" (None: the newest valid one), "best" or a number means."""
     if which == "last":
         return None
+    if (folder / "config.json").is_file():
+        raise InputError(f"--checkpoint is {short(which)}: {folder} is an exported model, which has no checkpoints")
     if which != "best":
-        if not which.isdecimal() or len(which) > 18:
+        if not (which.isascii() and which.isdecimal()) or len(which) > 18:
             raise InputError(f"--checkpoint is {short(which)}: it must be last, best or the number of a step")
         return int(which)
     found = _evaluations(folder)
@@ -170,6 +174,8 @@ def _evaluations(folder: Path) -> list[dict[str, Any]]:
 
 def _absolute(config: RunConfig) -> RunConfig:
     """Paths from the root, those of LINNET_DATA too, so that the run can go on from anywhere."""
+    if not isinstance(config.data, DataConfig):
+        return config  # its data are in no file
     paths: dict[str, Any] = {name: getattr(config.data, name) for name in ("path", "tokenizer_path", "cache")}
     if config.data.corpus == "wikitext" and paths["path"] is None:
         paths["path"] = default_wikitext()
@@ -179,10 +185,25 @@ def _absolute(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"data": config.data.model_copy(update=full)})
 
 
+class _NoNumbers(TorchFunctionMode):
+    """Inside, nothing is drawn at random: on the meta device that would import torch's compiler, for a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.normal_, torch.Tensor.uniform_):
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
 def _on_meta(config: RunConfig) -> Model:
     """The model without its numbers: a mechanism refuses here what it cannot do."""
-    with torch.device("meta"):
+    with torch.device("meta"), _NoNumbers():
         return Model(model_config(config.model))
+
+
+def _new_model(config: RunConfig) -> Model:
+    """The model as its seed begins it."""
+    torch.manual_seed(seed_of(config.seed, -1))
+    return Model(model_config(config.model))
 
 
 def _check_machine(config: RunConfig) -> None:
@@ -192,14 +213,12 @@ def _check_machine(config: RunConfig) -> None:
         tensorboard()
 
 
-def _train(config: RunConfig, task: Task, folder: Path, screen: Screen) -> Outcome:
+def _train(config: RunConfig, task: Task, model: Model, folder: Path, screen: Screen) -> Outcome:
     """Train in a locked folder from where it stands."""
     start = time.perf_counter()
     checkpoint = newest_checkpoint(folder / "checkpoints", screen.warn)
     if checkpoint is None and steps(folder / "checkpoints"):
         raise LinnetError(f"{folder}: no checkpoint is whole; start anew in another folder")
-    torch.manual_seed(seed_of(config.seed, -1))
-    model = Model(model_config(config.model))
     trainer = Trainer(config, task, model, folder, _state(config, task))
     if checkpoint is not None:
         check_settings(folder, checkpoint.state, config)

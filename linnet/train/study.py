@@ -1,7 +1,7 @@
-"""Studies: a table of a paper as a set of runs that differ in one thing, each kept as one JSON file.
+"""Studies: runs that differ in one thing, such as the rows of a paper's table, each kept as one JSON file.
 
-A study runs at the paper's own size (`paper`) or at one that two CPU cores can do (`cpu`). A file holds all that is
-needed to judge a number: configuration, seed, versions, size, tokens, seconds and the whole curve.
+A study runs at a size that two CPU cores can do (`cpu`) or, if it is a paper's, at the paper's own (`paper`). A file
+holds all that is needed to judge a number: configuration, seed, versions, size, tokens, seconds and the whole curve.
 """
 
 import json
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from linnet.config import RunConfig, load_recipe
 from linnet.errors import unknown
+from linnet.registry import ATTENTION
 from linnet.storage import BusyError, read_metrics, write_json
 from linnet.train.log import Screen
 from linnet.train.run import Outcome, evaluate_run, resume_run, start_run
@@ -19,10 +20,10 @@ from linnet.train.run import Outcome, evaluate_run, resume_run, start_run
 
 @dataclass(frozen=True)
 class Row:
-    """One system of a study: a preset, what is changed in it, and how many seeds it gets."""
+    """One system of a study: a preset or none, what is changed in the recipe, and how many seeds it gets."""
 
     name: str
-    preset: str
+    preset: str | None
     sets: tuple[str, ...] = ()
     seeds: int = 1
 
@@ -51,6 +52,7 @@ class Trial(NamedTuple):
 
 
 LRPE = "model.options.softmax.positions=lrpe"
+T2_FRAME = ("model.norm=srms", "model.ffn=glu", "model.activation=silu", "model.ffn_width=512")  # all but the attention
 SMALL = (  # less than an epoch of WikiText-2, so no dropout: no token is seen twice
     "data.vocab_size=4096",
     "model.dropout=0.0",
@@ -61,6 +63,7 @@ SMALL = (  # less than an epoch of WikiText-2, so no dropout: no token is seen t
     "train.save_every=100",
     "train.threads=1",
 )
+CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
 STUDIES = {
     "transnormer-table4": Study(
         title="Causal language modeling: the systems of TransNormer's Table 4",
@@ -71,6 +74,7 @@ STUDIES = {
             Row("T2", "transnormer_t2", seeds=3),
             Row("vanilla", "vanilla", seeds=3),
             Row("vanilla with LRPE", "vanilla", (LRPE,), seeds=3),
+            Row("vanilla in the T2 frame", "vanilla", (LRPE, *T2_FRAME)),
             Row("1+elu", "elu"),
             Row("T1", "transnormer_t1"),
             Row("norm only", "norm"),
@@ -85,6 +89,13 @@ STUDIES = {
         endings={"cpu": "_roberta_small", "paper": "_roberta"},
         cpu_sets=SMALL,
         rows=(Row("T2", "transnormer_t2"), Row("vanilla", "vanilla"), Row("1+elu", "elu")),
+    ),
+    "recall": Study(
+        title="Recall of key-value pairs: every causal mechanism",
+        recipes={"cpu": "recall"},
+        endings={},
+        cpu_sets=(),
+        rows=tuple(Row(name, None, (f'model.layers=["diag", "{name}"]',), seeds=3) for name in CAUSAL),
     ),
 }
 
@@ -104,8 +115,8 @@ def trials(study: Study, scale: str) -> Iterator[Trial]:
         for row in study.rows:
             if seed < row.seeds:
                 sets = (*(study.cpu_sets if scale == "cpu" else ()), *row.sets)
-                preset = f"model.preset={row.preset}{study.endings[scale]}"
-                yield Trial(row, seed, load_recipe(study.recipes[scale], (preset, *sets, f"seed={seed}")))
+                preset = () if row.preset is None else (f"model.preset={row.preset}{study.endings[scale]}",)
+                yield Trial(row, seed, load_recipe(study.recipes[scale], (*preset, *sets, f"seed={seed}")))
 
 
 def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -> int:

@@ -8,12 +8,10 @@ import linnet
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import exp_attention, linear_attention, reference
 from linnet.testing import check_attention, difference
+from tests.attention.cases import FORMS, RECURRENT
 
-NAMES = linnet.list_attention()
 
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name,causal", FORMS)
 def test_activation_checkpointing(name: str, causal: bool) -> None:
     mixer = linnet.create_mixer(name, width=16, heads=2, causal=causal)
     x = torch.randn(1, 70, 16, requires_grad=True)
@@ -71,9 +69,9 @@ def test_a_segment_of_another_scale_changes_nothing() -> None:
     assert difference(core(q, k, v, segments=ids)[:, :, 20:], alone) < 1e-10
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_stands_in_padding_is_never_read(name: str) -> None:
-    core = linnet.create_attention(name, heads=2, head_dim=8, causal=True)
+@pytest.mark.parametrize("name,causal", FORMS)
+def test_what_stands_in_padding_is_never_read(name: str, causal: bool) -> None:
+    core = linnet.create_attention(name, heads=2, head_dim=8, causal=causal)
     q, k, v = (torch.randn(2, 2, 30, 8) for _ in range(3))
     real = torch.ones(2, 30, dtype=torch.bool)
     real[:, :5], real[:, 28:] = False, False
@@ -81,6 +79,21 @@ def test_what_stands_in_padding_is_never_read(name: str) -> None:
     for x in (k, v):
         x[:, :, :5], x[:, :, 28:] = torch.nan, torch.inf
     assert torch.equal(core(q, k, v, key_mask=real)[:, :, 5:28], clean)
+
+
+@pytest.mark.parametrize("name,causal", FORMS)
+def test_a_row_without_a_real_token_gives_zeros_and_finite_gradients(name: str, causal: bool) -> None:
+    core = linnet.create_attention(name, heads=2, head_dim=8, causal=causal)
+    q, k, v = (torch.randn(2, 2, 300, 8, requires_grad=True) for _ in range(3))
+    real = torch.ones(2, 300, dtype=torch.bool)
+    real[0] = False
+    o = core(q, k, v, key_mask=real)
+    assert not o[0].any() and o[1].any()
+    for gradient in torch.autograd.grad(o.sum(), [q, k, v]):
+        assert gradient.isfinite().all() and not gradient[0].any()
+    if core.has_weights:
+        A = core.weights(q, k, key_mask=real)
+        assert A.isfinite().all() and not A[0].any()
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e5, 1e10, 1e20])
@@ -118,7 +131,7 @@ def test_decay_of_minus_infinity_and_its_gradient_in_half_precision() -> None:
     assert torch.allclose(ours.double(), exact, rtol=0.02)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_states_are_checked(name: str) -> None:
     mixer = linnet.create_mixer(name, width=16, heads=2, causal=True)
     x = torch.randn(2, 5, 16)
@@ -148,12 +161,12 @@ def test_a_mask_is_zeros_and_ones(mask) -> None:
         core(x, x, x, key_mask=mask)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_model_can_be_built_and_run_without_memory(name: str) -> None:
+@pytest.mark.parametrize("name,causal", FORMS)
+def test_a_model_can_be_built_and_run_without_memory(name: str, causal: bool) -> None:
     with torch.device("meta"):
-        mixer = linnet.create_mixer(name, width=16, heads=2, causal=True)
+        mixer = linnet.create_mixer(name, width=16, heads=2, causal=causal)
         assert mixer(torch.randn(2, 70, 16)).shape == (2, 70, 16)
-    real = linnet.create_mixer(name, width=16, heads=2, causal=True)
+    real = linnet.create_mixer(name, width=16, heads=2, causal=causal)
     mixer.to_empty(device="cpu").load_state_dict(real.state_dict())
     x = torch.randn(1, 9, 16)
     assert torch.equal(mixer(x), real(x))
@@ -207,7 +220,7 @@ def test_a_core_says_what_it_is() -> None:
     assert "heads=4" in shown and "causal=True" in shown and "block=8" in shown
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_a_state_follows_a_model_to_another_type(name: str) -> None:
     mixer = linnet.create_mixer(name, width=16, heads=2, causal=True)
     x = torch.randn(2, 9, 16)

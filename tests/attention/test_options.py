@@ -7,6 +7,7 @@ import linnet
 from linnet.errors import InputError
 from linnet.ops.rms import srms
 from linnet.testing import check_attention
+from tests.attention.cases import FORMS
 
 VARIANTS = [
     ("norm", {"phi": "elu"}),
@@ -92,8 +93,8 @@ def test_bad_tensors_are_one_line(call, message: str) -> None:
 
 def test_projections_start_as_in_the_released_code() -> None:
     """Xavier uniform: gain 1/sqrt(2) for queries, keys and values, but 1 in DiagAttention; biases 0."""
-    for name in linnet.list_attention():
-        mixer = linnet.create_mixer(name, width=256, heads=4, causal=True)
+    for name, causal in FORMS:
+        mixer = linnet.create_mixer(name, width=256, heads=4, causal=causal)
         bound = (6 / 512) ** 0.5 * (1.0 if name == "diag" else 2**-0.5)
         for weight in mixer.qkv.weight.chunk(3):
             assert float(weight.detach().abs().max()) == pytest.approx(bound, rel=0.01)

@@ -87,9 +87,27 @@ def test_bench_layer_prints_and_draws(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("args", "line"),
-    [(["lyer"], "'lyer': did you mean 'layer'?"), (["layer", "--out", "cost.gif"], "cost.gif ends in '.gif'")],
+    [
+        (["lyer"], "'lyer': did you mean 'layer'?"),
+        (["layer", "--out", "cost.gif"], "cost.gif ends in '.gif'"),
+        (["peers", "--out", "cost.png"], "--out is for `linnet bench layer`"),
+    ],
 )
 def test_a_bad_benchmark_is_one_line(run, args, line):
     code, out, err = run("bench", *args)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert line in err
+
+
+def test_bench_peers_prints_a_row_or_a_reason_for_each(run, monkeypatch):
+    row = {"attention": "performer", "form": "causal", "package": "theirs", "version": "1.0", "others": 0.0}
+    row |= {"ours": 0.25, "theirs": 1.0, "speedup": 4.0}
+    settings = {"batch": 4, "heads": 8, "head_dim": 64, "tokens": 2048, "size": 128, "rounds": 5, "threads": 1}
+    absent = {"attention": "linformer", "form": "bidirectional", "package": "linformer", "reason": "pip install it"}
+    found = {"settings": settings, "rows": [row], "skipped": [absent]}
+    monkeypatch.setattr("linnet.bench.pairs.measure_pairs", lambda progress: found)
+    code, out, err = run("bench", "peers")
+    assert (code, err) == (0, "")
+    assert "4.00x" in out and "250 ms" in out
+    assert "not measured: linformer, bidirectional: linformer: pip install it" in out
+    assert json.loads(run("bench", "peers", "--json")[1]) == found

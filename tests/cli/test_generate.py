@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -44,13 +45,17 @@ def test_no_new_tokens_leave_the_prompt(run, trained):
     assert (found["text"], found["new_tokens"]) == ("The ", 0)
 
 
-def test_a_tokenizer_that_was_tampered_with_is_one_line(run, trained, tmp_path):
+def test_another_tokenizer_than_the_models_is_one_line(run, trained, tmp_path):
     assert run("export", trained, "--out", tmp_path / "a")[0] == 0
-    path = tmp_path / "a" / "tokenizer.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "merges": None}))
-    code, out, err = run("generate", tmp_path / "a", "--prompt", "The ")
-    assert (code, out) == (2, "")
-    assert err == f"linnet: {path} is not a tokenizer of linnet: its merges are None, not a list\n"
+    shutil.copytree(trained, tmp_path / "b")
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        path = folder / "tokenizer.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "merges": None}))
+        code, out, err = run("generate", folder, "--prompt", "The ")
+        assert (code, out) == (1, "")
+        assert err == f"linnet: {path} is not the tokenizer of this model: its SHA-256 is another; put it back\n"
+    assert run("export", tmp_path / "b", "--out", tmp_path / "c")[0] == 1
+    assert not (tmp_path / "c").exists()
 
 
 def test_greedy_text_is_that_of_the_parallel_model(run, trained):

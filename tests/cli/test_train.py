@@ -65,6 +65,11 @@ def test_a_used_folder_is_refused_with_a_hint(run, recipe, trained):
         (["model.heads=3"], 2, "model.heads is 3: it must divide width"),
         (["data.context=1000000"], 2, "too few for a block of data.context = 1000000"),
         (["train.device=cuda"], 2, "train.device is 'cuda'"),
+        (["data.corpus=stdlib"], 2, "data.corpus 'stdlib' has none; 'text' reads your own"),
+        (["data.tokenizer_path=x"], 2, "data.tokenizer_path is 'x': only data.tokenizer 'gpt2' reads files"),
+        (["data.tokenizer=bpe", "data.vocab_size=50"], 2, "the tokenizer 'bpe' needs at least 261"),
+        (["train.batch=1000000000"], 2, "train.batch is 1000000000"),
+        (["model.width=1000000", "model.heads=1"], 1, "memory"),
     ],
 )
 def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(run, recipe, tmp_path, sets, code, line):

@@ -210,3 +210,29 @@ def test_a_row_may_be_longer_than_the_positions_if_its_sequences_are_not(tiny):
 def test_bidirectional_models_do_not_step(tiny):
     with pytest.raises(UnsupportedError, match=r"^this model is bidirectional \(causal = false\)"):
         tiny("transnormer_t2_roberta").prefill(torch.zeros(1, 3, dtype=torch.int64))
+
+
+def test_a_state_that_does_not_fit_is_one_line(tiny):
+    model = tiny("transnormer_t2_lm")
+    ids = torch.zeros(2, 5, dtype=torch.int64)
+    _, state = model.prefill(ids)
+    for bad, message in (
+        (None, "state is None: it must be what prefill or step returned"),
+        ("x", "state is 'x'"),
+        (state._replace(layers=state.layers[:-1]), "layers: this one has"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model.step(ids[:, :1], bad)
+    for call in (model.step, lambda ids, state: model.prefill(ids, state=state)):
+        with pytest.raises(InputError, match="state is of 2 rows: ids has 1"):
+            call(ids[:1, :1], state)
+
+
+def test_chosen_tokens_that_are_not_there(tiny):
+    model, ids = tiny("transnormer_t2_lm"), torch.zeros(1, 5, dtype=torch.int64)
+    with pytest.raises(InputError, match="select holds numbers from 0 to 100: there are 5 tokens"):
+        model(ids, select=torch.tensor([0, 100]))
+    with pytest.raises(InputError, match="select has shape"):
+        model(ids, select=torch.ones(1, 4, dtype=torch.bool))
+    with pytest.raises(InputError, match="ids is a list"):
+        model([[1, 2]])

@@ -168,7 +168,7 @@ def test_folders_that_are_no_model(run, tmp_path):
         ("task = 'causal_lm'", "config.toml has no table `model`"),
         ("[model]\nwidth = 8", "model.layers is missing"),
         ("[model]\nwidht = 8", "config.toml: unknown key of model 'widht': did you mean 'width'?"),
-        (b"\xff\xfe", "is not valid TOML"),
+        (b"\xff\xfe", "line 1: the file is not UTF-8 text"),
     ],
 )
 def test_bad_configurations_of_runs(run, text, message):

@@ -64,8 +64,8 @@ def test_uniform_guesses_have_the_perplexity_of_the_vocabulary(task):
 
 def test_a_diverged_model_has_an_infinite_perplexity(task):
     tokens = len(task.streams["test"].tokens)
-    assert task.metrics("test", 709.0 * tokens, tokens)["perplexity"] == math.exp(709)
-    metrics = task.metrics("test", 710.0 * tokens, tokens)
+    assert task.metrics("test", {"loss": 709.0 * tokens, "terms": tokens})["perplexity"] == math.exp(709)
+    metrics = task.metrics("test", {"loss": 710.0 * tokens, "terms": tokens})
     assert (metrics["loss"], metrics["perplexity"], metrics["word_perplexity"]) == (710, math.inf, math.inf)
 
 
@@ -94,7 +94,7 @@ def test_an_unknown_split_offers_the_nearest(task):
     ("name", "overrides", "line"),
     [
         ("vanilla_roberta_small", {}, "model.output is 'masked_lm'"),
-        ("vanilla_lm_small", {"vocab_size": 200}, "model.vocab_size is 200: the tokenizer has 261"),
+        ("vanilla_lm_small", {"vocab_size": 200}, "model.vocab_size is 200: the data have 261"),
         ("vanilla_lm_small", {"positions": "learned", "max_length": 8}, "model.max_length is 8: data.context is 16"),
     ],
 )
@@ -116,7 +116,8 @@ def test_the_size_of_a_bpe_follows_the_text(config):
     assert [fitting_size(10**n) for n in (0, 5, 6, 7, 8, 12)] == [512, 512, 2048, 8192, 16_384, 16_384]
     task = TASK["causal_lm"](config("causal_lm", tokenizer="bpe"))
     assert 300 < task.tokenizer.vocab_size <= 512
-    assert make_tokenizer(config("causal_lm", tokenizer="bpe", vocab_size=300), task.corpus, False).vocab_size == 300
+    data = config("causal_lm", tokenizer="bpe", vocab_size=300).data
+    assert make_tokenizer(data, task.corpus, False).vocab_size == 300
 
 
 def test_too_little_text_is_one_line(tmp_path):

@@ -8,7 +8,8 @@ import pytest
 from linnet.config import RunConfig, parse_config
 
 ROOT = Path(__file__).parent.parent.parent
-LAYERS = {"causal_lm": "transnormer_t2_lm_small", "masked_lm": "transnormer_t2_roberta_small"}
+PRESETS = {"masked_lm": "transnormer_t2_roberta_small"}  # of the others: a causal one
+PAIRS = {"context": 12, "vocab_size": 9, "pairs": [1, 2]}
 
 
 @pytest.fixture(scope="session")
@@ -22,12 +23,14 @@ def config(cache) -> Callable[..., RunConfig]:
 
     def make(task: str = "causal_lm", model: dict[str, object] | None = None, **train: object) -> RunConfig:
         text = {"corpus": "text", "path": str(ROOT / "CONTRIBUTING.md"), "tokenizer": "bytes", "context": 24}
-        small = {"preset": LAYERS[task], "layers": ["diag", "norm"], "width": 16, "heads": 2, "ffn_width": 24}
+        data = PAIRS if task == "recall" else {**text, "cache": str(cache)}
+        preset = PRESETS.get(task, "transnormer_t2_lm_small")
+        small = {"preset": preset, "layers": ["diag", "norm"], "width": 16, "heads": 2, "ffn_width": 24}
         usual = {"steps": 6, "batch": 2, "accumulate": 2, "lr": 1e-2, "warmup": 2, "threads": 1}
         every = {"eval_every": 3, "eval_batches": 2, "save_every": 2, "log_every": 4}
         return parse_config({
             "task": task,
-            "data": {**text, "cache": str(cache)},
+            "data": data,
             "model": {**small, "dropout": 0.2, **(model or {})},
             "train": {**usual, **every, **train},
         })

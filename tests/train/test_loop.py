@@ -15,7 +15,7 @@ from linnet.train.log import RunLog, Screen
 from linnet.train.loop import Trainer
 from linnet.train.run import prepare, resume_run, start_run
 
-TASKS = ("causal_lm", "masked_lm")
+TASKS = ("causal_lm", "masked_lm", "recall")
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
 
 
@@ -126,7 +126,7 @@ def test_the_loss_falls(task, config, tmp_path):
         Screen(quiet=True),
     )
     losses = [record["loss"] for record in read_metrics(tmp_path / "run/metrics.jsonl") if record["split"] == "train"]
-    assert losses[0] > 4
+    assert losses[0] > (4 if task != "recall" else 1.5)  # it has four values to guess
     assert losses[-1] < 0.75 * losses[0]
     assert outcome.valid["loss"] < 0.8 * losses[0]
 

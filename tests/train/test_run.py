@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from linnet import storage
 from linnet.cli.app import run as linnet
 from linnet.config import RunConfig, dump_config, load_recipe
 from linnet.errors import InputError, LinnetError
-from linnet.storage import RunLock, read_checkpoint, read_metrics, save_checkpoint, steps
+from linnet.storage import RunLock, files, read_checkpoint, read_metrics, save_checkpoint, steps
 from linnet.train.log import Screen
 from linnet.train.run import _absolute, checkpoint_step, dry_run, evaluate_run, resume_run, start_run
 
@@ -289,7 +288,7 @@ def test_a_changed_tokenizer_is_refused(config, tmp_path):
     content = json.loads(file.read_text())
     content["symbols"][0], content["symbols"][1] = content["symbols"][1], content["symbols"][0]
     file.write_text(json.dumps(content))
-    with pytest.raises(LinnetError, match=r"the data of the run have changed \(tokenizer\)"):
+    with pytest.raises(LinnetError, match=r"tokenizer.json is not the tokenizer of this model"):
         evaluate_run(tmp_path / "run", "test", QUIET)
 
 
@@ -372,7 +371,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(config, 
 
 def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_stays(config, tmp_path, monkeypatch, capfd):
     settings = config(steps=6, save_every=2, eval_every=0)
-    before = storage._write_all
+    before = files.write_all
 
     def full(descriptor: int, data: bytes) -> None:
         if "step-4" in os.readlink(f"/proc/self/fd/{descriptor}"):
@@ -381,7 +380,7 @@ def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_stays(config, tmp_pa
         before(descriptor, data)
 
     (tmp_path / "r.toml").write_text(dump_config(settings))
-    monkeypatch.setattr(storage, "_write_all", full)
+    monkeypatch.setattr(files, "write_all", full)
     assert linnet(["train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run"), "--json"]) == 1
     out, err = capfd.readouterr()
     assert (out, err) == ("", f"linnet: cannot write {tmp_path}/run/checkpoints/step-4: No space left on device\n")

@@ -1,10 +1,12 @@
 """A study: its runs differ in what they should, stop and go on, and leave records that render to a table."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import linnet
 from linnet.analysis.results import by_row, digest, read_results, render, rendered, to_markdown
 from linnet.errors import InputError, LinnetError
 from linnet.train.log import Screen
@@ -32,8 +34,8 @@ def tiny(monkeypatch, tmp_path):
 
 def test_the_first_seed_of_every_row_comes_first() -> None:
     order = [(trial.row.name, trial.seed) for trial in trials(STUDIES["transnormer-table4"], "cpu")]
-    assert [seed for _, seed in order] == [0] * 9 + [1] * 3 + [2] * 3
-    assert order[9:12] == [("T2", 1), ("vanilla", 1), ("vanilla with LRPE", 1)]
+    assert [seed for _, seed in order] == [0] * 10 + [1] * 3 + [2] * 3
+    assert order[10:13] == [("T2", 1), ("vanilla", 1), ("vanilla with LRPE", 1)]
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES))
@@ -60,6 +62,27 @@ def test_a_study_goes_on_and_renders(tiny: Path) -> None:
     render(results, "A tiny study")
     assert page.read_text() == before
     assert run_study("tiny", "cpu", out, results, quiet) == 0  # nothing is left to do
+
+
+def test_recall_is_of_every_causal_mechanism() -> None:
+    found = [(trial.row.name, trial.seed, trial.config.model["layers"]) for trial in trials(STUDIES["recall"], "cpu")]
+    causal = [name for name in linnet.list_attention() if linnet.describe_attention(name)["causal"]]
+    assert found == [(name, seed, ["diag", name]) for seed in range(3) for name in causal]
+    assert len({trial.name for trial in trials(STUDIES["recall"], "cpu")}) == len(found)
+
+
+def test_a_study_of_recall_renders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    study, quiet = STUDIES["recall"], Screen(quiet=True)
+    sets = ("train.steps=2", "train.warmup=1", "data.pairs=[1, 3]", "data.context=9", "train.eval_batches=2")
+    rows = tuple(row for row in study.rows if row.name in ("softmax", "norm"))
+    monkeypatch.setitem(STUDIES, "recall", replace(study, cpu_sets=sets, rows=rows))
+    assert run_study("recall", "cpu", tmp_path / "runs", tmp_path / "results", quiet) == 0
+    records = read_results(tmp_path / "results")
+    assert sorted((r["row"], r["seed"]) for r in records) == [(n, s) for n in ("norm", "softmax") for s in range(3)]
+    assert all(0 <= r["test"][f"accuracy_{P}_pairs"] <= 1 for r in records for P in (1, 3))
+    page, picture = render(tmp_path / "results", study.title)
+    assert to_markdown(records) in page.read_text()
+    assert digest(records).encode() in picture.read_bytes()
 
 
 def test_unequal_budgets_are_refused(tiny: Path) -> None:

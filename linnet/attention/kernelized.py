@@ -1,0 +1,65 @@
+"""Kernelized attention (arXiv 2111.00035): a Gaussian kernel of queries and keys in place of softmax, not normalized.
+
+A_ts = e^(-|q_t - k_s|^2 / 2) with q and k times D^-1/4. It is what Skyformer approximates.
+"""
+
+import torch
+from torch import Tensor
+
+from linnet.attention.base import Core
+from linnet.ops.block import Rule, dense
+from linnet.ops.layout import layout, visible
+from linnet.ops.precision import accumulator, no_autocast
+from linnet.registry import ATTENTION
+
+ABSENT = -1e9  # in the exponent of a masked key: e^ABSENT is 0, and so is its gradient
+
+
+def gaussian_attention(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None = None) -> Tensor:
+    """sum_s e^(-|q_t - k_s|^2 / (2 sqrt(D))) v_s, q (B,H,T,D), k (B,H,K,D), v (B,H,K,E) -> (B,H,T,E), without a matrix.
+
+    It is softmax over one key more, whose exponent is 0, divided by that key's weight; torch's fused kernel does that
+    in linear memory. Two channels more bring the squares: q.k - |k|^2 / 2 - |q|^2 / 2.
+    """
+    (D, E), one = (q.shape[3], v.shape[3]), torch.ones_like
+    half = [x.square().sum(dim=-1, keepdim=True) / -2 for x in (q, k)]
+    if real is not None:
+        half[1] = half[1].masked_fill(~real[:, None, :, None], ABSENT)
+    q = torch.cat([q, one(half[0]), half[0]], dim=-1)
+    k = torch.cat([k, half[1], one(half[1])], dim=-1)  # (B, H, K, D + 2)
+    last = v.new_zeros(*v.shape[:2], 1, max(D + 2, E + 1))
+    last[..., -1] = 1
+    v = torch.cat([torch.nn.functional.pad(v, (0, last.shape[3] - E)), last], dim=2)
+    o = dense(q, torch.nn.functional.pad(k, (0, 0, 0, 1)), v, None, Rule("softmax", False, D**-0.5))
+    return o[..., :E] / o[..., -1:]
+
+
+def gaussian_weights(q: Tensor, k: Tensor) -> Tensor:
+    """e^(-|q_t - k_s|^2 / (2 sqrt(D))), (..., T, K), from the distances themselves."""
+    distance = torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
+    return torch.exp(distance.square() * (-(q.shape[-1] ** -0.5) / 2))  # M23
+
+
+@ATTENTION.add("kernelized")
+class KernelizedAttention(Core):
+    """A Gaussian kernel, without a normalizer."""
+
+    what = "Gaussian kernel of queries and keys, not normalized"
+    paper = "Skyformer: Remodel Self-Attention with Gaussian Kernel and Nystrom Method, NeurIPS 2021, arXiv 2111.00035"
+    cost = "N^2 D"
+    causal_form = False
+    recurrent = False
+    packed = False
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        real, wide = layout(q.shape[0], q.shape[2], key_mask, segments, q.device).real, accumulator(q.dtype)
+        if real is not None:  # what stands in a masked token is never read, not even a NaN
+            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+        with no_autocast(q.device):
+            return gaussian_attention(q.to(wide), k.to(wide), v.to(wide), real)
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        where, wide = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), accumulator(q.dtype)
+        return torch.where(visible(where, False), gaussian_weights(q.to(wide), k.to(wide)), 0)

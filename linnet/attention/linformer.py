@@ -1,0 +1,71 @@
+"""Linformer (arXiv 2006.04768): softmax over k learned mixtures of keys, with the same mixtures of values.
+
+O = softmax(Q (E K)^T / sqrt(D)) E V with E (k, N) learned for each head. Its columns are positions, counted from the
+first real token; it mixes all of them, so there is no causal form.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from linnet.attention.base import Core
+from linnet.config import Count, Settings
+from linnet.ops.block import Rule, dense, pick, turns
+from linnet.ops.layout import check_length, layout
+from linnet.ops.precision import accumulator, no_autocast
+from linnet.registry import ATTENTION
+
+DEVIATION = 0.02  # of the first entries of E
+
+
+class LinformerOptions(Settings):
+    """`k`: mixtures that a head learns; `max_length`: the tokens of the longest sequence, the columns of E."""
+
+    k: Count = 128
+    max_length: Count = 4096
+
+
+@ATTENTION.add("linformer")
+class LinformerAttention(Core):
+    """Keys and values projected along the tokens to a fixed number."""
+
+    what = "softmax over k learned mixtures of the keys"
+    paper = "Linformer: Self-Attention with Linear Complexity, arXiv 2006.04768"
+    cost = "N k D"
+    causal_form = False
+    recurrent = False
+    packed = False
+    any_length = False
+    Options = LinformerOptions
+    options: LinformerOptions
+
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: LinformerOptions) -> None:
+        super().__init__(heads, head_dim, causal, options)
+        self.E = nn.Parameter(torch.empty(heads, options.k, options.max_length))
+        nn.init.normal_(self.E, std=DEVIATION)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        where, wide = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), accumulator(q.dtype)
+        check_length(where.length, self.options.max_length, self.name)
+        kv = torch.cat([k, v], dim=-1)  # (B, H, N, D + E): one product serves both
+        if where.real is not None:
+            kv = pick(kv.masked_fill(~where.real[:, None, :, None], 0), turns(where.real)[0])  # position by position
+        n = min(kv.shape[2], self.options.max_length)
+        with no_autocast(q.device):
+            rows = kv[:, :, :n].permute(1, 2, 0, 3).to(wide).flatten(2)  # (H, n, B (D + E)): E is read once a batch
+            mixed = self.E[:, :, :n].to(wide) @ rows  # (H, k, B (D + E))
+            mixed = mixed.unflatten(2, (q.shape[0], -1)).permute(2, 0, 1, 3)  # (B, H, k, D + E)
+            k, v = mixed.split((k.shape[3], v.shape[3]), dim=3)
+            return dense(q.to(wide), k, v, None, Rule("softmax", False, self.head_dim**-0.5))
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        where, wide = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), accumulator(q.dtype)
+        check_length(where.length, self.options.max_length, self.name)
+        position = where.position.expand(q.shape[0], -1).clamp(max=self.options.max_length - 1)
+        E = self.E.to(wide)[:, :, position].permute(2, 0, 1, 3)  # (B, H, k, N)
+        if where.real is not None:
+            E = E * where.real[:, None, None]
+            k = k.masked_fill(~where.real[:, None, :, None], 0)
+        scores = q.to(wide) @ (E @ k.to(wide)).mT * self.head_dim**-0.5
+        return scores.softmax(dim=-1) @ E  # M19

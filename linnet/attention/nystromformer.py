@@ -1,0 +1,106 @@
+"""Nystromformer (arXiv 2102.03902): the softmax matrix rebuilt from its rows and columns at m landmarks.
+
+A = softmax(Q Lk^T / sqrt(D)) Z softmax(Lq K^T / sqrt(D)) with Z ~ softmax(Lq Lk^T / sqrt(D))^+, where the landmarks Lq
+and Lk are the means of m segments of the real tokens. A row of at most m tokens has a landmark for each: then
+S S^+ S = S, and the softmax itself is computed.
+"""
+
+import torch
+from torch import Tensor
+
+from linnet.attention.base import Core
+from linnet.config import Count, Settings
+from linnet.ops import reference
+from linnet.ops.block import Rule, dense
+from linnet.ops.inverse import pseudo_inverse
+from linnet.ops.layout import layout, visible
+from linnet.ops.precision import FLOOR, accumulator, no_autocast
+from linnet.registry import ATTENTION
+
+
+class NystromformerOptions(Settings):
+    """`landmarks`: m; `steps`: of the iteration for the pseudo-inverse."""
+
+    landmarks: Count = 128
+    steps: Count = 6
+
+
+def segments_of(real: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """The segment 0 ... m - 1 of each token (B,N), and the tokens in each segment (B,m); masked tokens count nowhere.
+
+    The real tokens are divided as evenly as m allows; where there are fewer than m, each is a segment of its own.
+    """
+    rank = (real.cumsum(dim=1) - 1).clamp(min=0)
+    own = rank * m // real.sum(dim=1, keepdim=True).clamp(min=m)
+    sizes = torch.zeros(real.shape[0], m, dtype=torch.int64, device=real.device)
+    return own, sizes.scatter_add(1, own, real.to(torch.int64))
+
+
+def landmarks(x: Tensor, own: Tensor, sizes: Tensor) -> Tensor:
+    """Means (B,H,m,D) of the segments of x (B,H,N,D), which is 0 where masked."""
+    index = own[:, None, :, None].expand(x.shape)
+    total = x.new_zeros(*x.shape[:2], sizes.shape[1], x.shape[3]).scatter_add(2, index, x)
+    return total / sizes.clamp(min=1)[:, None, :, None]  # M20
+
+
+@ATTENTION.add("nystromformer")
+class NystromformerAttention(Core):
+    """Softmax attention through landmarks and an iterative pseudo-inverse."""
+
+    what = "softmax rebuilt from m landmarks by the Nystrom method"
+    paper = "Nystromformer: A Nystrom-Based Algorithm for Self-Attention, AAAI 2021, arXiv 2102.03902"
+    cost = "N m D"
+    causal_form = False
+    recurrent = False
+    packed = False
+    Options = NystromformerOptions
+    options: NystromformerOptions
+
+    @property
+    def _rule(self) -> Rule:
+        return Rule("softmax", False, self.head_dim**-0.5)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        (B, _, N, _), m, wide = q.shape, self.options.landmarks, accumulator(q.dtype)
+        real = layout(B, N, key_mask, segments, q.device).real
+        q, k, v = q.to(wide), k.to(wide), v.to(wide)
+        known = q
+        if real is not None:  # what stands in a masked token is never read, not even a NaN
+            known, k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (q, k, v))
+        see = None if real is None else real[:, None, None]  # (B, 1, 1, N)
+        with no_autocast(q.device):
+            if m >= N:
+                return dense(q, k, v, see, self._rule)
+            if real is None and N % m == 0:
+                Lq, Lk = (x.unflatten(2, (m, -1)).mean(dim=3) for x in (q, k))  # M20
+                sizes = None
+            else:
+                own, sizes = segments_of(q.new_ones(B, N, dtype=torch.bool) if real is None else real, m)
+                Lq, Lk = (landmarks(x, own, sizes) for x in (known, k))  # (B, H, m, D)
+            Z = pseudo_inverse((Lq @ Lk.mT * self.head_dim**-0.5).softmax(dim=-1), self.options.steps)
+            values = Z @ dense(Lq, k, v, see, self._rule)  # (B, H, m, E)
+            if real is None or sizes is None:
+                return dense(q, Lk, values, None, self._rule)
+            short = real.sum(dim=1) <= m  # (B,): each token is a landmark, and its own value is exact
+            values = torch.where(short[:, None, None, None], landmarks(v, own, sizes), values)
+            return dense(q, Lk, values, (sizes > 0)[:, None, None], self._rule)
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        (B, _, N, D), m, wide = q.shape, self.options.landmarks, accumulator(q.dtype)
+        where = layout(B, N, key_mask, segments, q.device)
+        q, k = q.to(wide), k.to(wide)
+        exact = reference.block_weights(q, k, where, N, "softmax", False)  # M5, one block
+        if m >= N:
+            return exact
+        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if where.real is None else where.real
+        known, k = (x.masked_fill(~real[:, None, :, None], 0) for x in (q, k))
+        own, sizes = segments_of(real, m)
+        P = (own[:, None] == torch.arange(m, device=q.device)[:, None]) & real[:, None]  # (B, m, N)
+        P = (P.to(wide) / sizes.clamp(min=1)[..., None])[:, None]
+        Lq, Lk = P @ known, P @ k  # M20
+        last = (Lq @ k.mT * D**-0.5).masked_fill(~visible(where, False), FLOOR).softmax(dim=-1)
+        first, middle = ((x @ Lk.mT * D**-0.5).softmax(dim=-1) for x in (q, Lq))
+        A = first @ pseudo_inverse(middle, self.options.steps) @ last  # M21
+        return torch.where(real.sum(dim=1)[:, None, None, None] <= m, exact, A)

@@ -1,0 +1,107 @@
+"""Skyformer (arXiv 2111.00035): the Gaussian kernel of `kernelized` by the Nystrom method, in linear time.
+
+A = C_q D^-1/2 Z D^-1/2 C_k^T with C_q = kappa(Q, L), C_k = kappa(K, L), G = kappa(L, L) + ridge I, D its row sums and
+Z ~ (D^-1/2 G D^-1/2)^-1. The landmarks L are tokens drawn among queries and keys. A row in which each token would be a
+landmark is computed exactly.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from linnet.attention.base import Core
+from linnet.attention.kernelized import gaussian_attention, gaussian_weights
+from linnet.config import Count, Settings
+from linnet.ops.block import pick
+from linnet.ops.inverse import pseudo_inverse
+from linnet.ops.layout import layout, visible
+from linnet.ops.precision import accumulator, no_autocast
+from linnet.registry import ATTENTION
+
+
+class SkyformerOptions(Settings):
+    """`landmarks`: m, half of them queries, half keys; `ridge`: added to G's diagonal; `steps`: of the iteration."""
+
+    landmarks: Annotated[int, Field(ge=2, le=10**6, multiple_of=2)] = 128
+    ridge: Annotated[float, Field(ge=0, le=1)] = 0.1
+    steps: Count = 6
+
+
+def scramble(x: Tensor) -> Tensor:
+    """A fixed permutation of the 64-bit integers that looks like chance."""
+    for odd in (0x2545F4914F6CDD1D, 0x369DEA0F31A53F85):
+        x = (x ^ (x >> 31)) * odd
+    return x ^ (x >> 31)
+
+
+def draw(seed: Tensor, real: Tensor, count: int) -> Tensor:
+    """Indices (B,count) of real tokens, drawn without repetition; where a row has fewer, masked ones come last.
+
+    A token's lot depends on the seed and on its place among the real tokens alone, so that padding changes nothing.
+    """
+    lots = scramble(scramble(seed) + real.cumsum(dim=1))
+    lots = lots.masked_fill(~real, torch.iinfo(torch.int64).max)
+    return lots.topk(count, dim=1, largest=False).indices
+
+
+@ATTENTION.add("skyformer")
+class SkyformerAttention(Core):
+    """The Gaussian kernel through landmarks and an iterative inverse."""
+
+    what = "the kernel of kernelized, rebuilt from landmarks by the Nystrom method"
+    paper = "Skyformer: Remodel Self-Attention with Gaussian Kernel and Nystrom Method, NeurIPS 2021, arXiv 2111.00035"
+    cost = "N m D"
+    causal_form = False
+    recurrent = False
+    packed = False
+    Options = SkyformerOptions
+    options: SkyformerOptions
+    seed: Tensor
+
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: SkyformerOptions) -> None:
+        super().__init__(heads, head_dim, causal, options)
+        self.register_buffer("seed", torch.randint(2**62, (2,)))
+
+    def _inverse(self, L: Tensor) -> Tensor:
+        """D^-1/2 Z D^-1/2 (B,H,m,m) of the landmarks L (B,H,m,D)."""
+        G = gaussian_weights(L, L) + self.options.ridge * torch.eye(L.shape[2], dtype=L.dtype, device=L.device)
+        scale = G.sum(dim=-1, keepdim=True).rsqrt()  # (B, H, m, 1)
+        return scale * pseudo_inverse(scale * G * scale.mT, self.options.steps) * scale.mT
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        (B, _, N, _), half, wide = q.shape, self.options.landmarks // 2, accumulator(q.dtype)
+        real = layout(B, N, key_mask, segments, q.device).real
+        q, k, v = q.to(wide), k.to(wide), v.to(wide)
+        if real is not None:  # what stands in a masked token is never read, not even a NaN
+            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+        with no_autocast(q.device):
+            if half >= N:
+                return gaussian_attention(q, k, v, real)
+            some = torch.ones(1, N, dtype=torch.bool, device=q.device) if real is None else real
+            of_q, of_k = (draw(seed, some, half).expand(B, -1) for seed in self.seed)
+            known = q if real is None else q.masked_fill(~real[:, None, :, None], 0)
+            L = torch.cat([pick(known, of_q), pick(k, of_k)], dim=2)  # (B, H, m, D)
+            values = self._inverse(L) @ gaussian_attention(L, k, v, real)  # (B, H, m, E)
+            if real is not None:  # each token of a short row is a landmark: its own value is exact
+                short = (real.sum(dim=1) <= half)[:, None, None, None]
+                own = pick(v, of_k)  # 0 where there is no token
+                values = torch.where(short, torch.cat([torch.zeros_like(own), own], dim=2), values)
+            return gaussian_attention(q, L, values)
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        (B, _, N, _), half, wide = q.shape, self.options.landmarks // 2, accumulator(q.dtype)
+        where = layout(B, N, key_mask, segments, q.device)
+        q, k = q.to(wide), k.to(wide)
+        exact = torch.where(visible(where, False), gaussian_weights(q, k), 0)  # M23
+        if half >= N:
+            return exact
+        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if where.real is None else where.real
+        known, k = (x.masked_fill(~real[:, None, :, None], 0) for x in (q, k))
+        L = torch.cat([pick(x, draw(seed, real, half)) for x, seed in zip((known, k), self.seed, strict=True)], dim=2)
+        C_q, C_k = gaussian_weights(q, L), gaussian_weights(k, L) * real[:, None, :, None]
+        A = C_q @ self._inverse(L) @ C_k.mT  # M24
+        return torch.where(real.sum(dim=1)[:, None, None, None] <= half, exact, A)

@@ -1,0 +1,111 @@
+"""Our mechanisms beside other libraries' implementation of the same one, with the same sizes: time of training on each.
+
+A library that offers a core o = f(q, k, v) is compared with our core, one that offers a module with projections
+x -> y with our mixer. Both have random parameters of the same sizes, and take turns.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linnet.attention.base import create_attention, create_mixer
+from linnet.bench.peers import MissingPeerError, Peer
+from linnet.bench.timing import time_in_turns
+
+B, H, N, D = 4, 8, 2048, 64
+SIZE = 128  # of features, projections and landmarks, on both sides
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One of our mechanisms, its options, and the other library's object for (heads, head_dim)."""
+
+    mechanism: str
+    peer: Peer
+    whole: bool  # modules with projections; otherwise cores
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _performer(heads: int, head_dim: int, causal: bool) -> nn.Module:
+    from performer_pytorch import FastAttention
+
+    return FastAttention(dim_heads=head_dim, nb_features=SIZE, causal=causal)
+
+
+def _linformer(heads: int, head_dim: int) -> nn.Module:
+    from linformer import LinformerSelfAttention
+
+    return LinformerSelfAttention(dim=heads * head_dim, seq_len=N, k=SIZE, heads=heads)
+
+
+def _nystrom(heads: int, head_dim: int) -> nn.Module:
+    """Without the convolution of the values, which ours does not have either."""
+    from nystrom_attention import NystromAttention
+
+    width = heads * head_dim
+    return NystromAttention(dim=width, dim_head=head_dim, heads=heads, num_landmarks=SIZE, residual=False)
+
+
+PAIRS = (
+    Pair("linformer", Peer("linformer", "linformer", False, _linformer), True, {"k": SIZE, "max_length": N}),
+    Pair("nystromformer", Peer("nystrom", "nystrom-attention", False, _nystrom), True, {"landmarks": SIZE}),
+    *(
+        Pair(
+            "performer",
+            Peer("performer", "performer-pytorch", causal, partial(_performer, causal=causal)),
+            False,
+            {"features": SIZE},
+        )
+        for causal in (False, True)
+    ),
+)
+
+
+def measure_pairs(
+    pairs: Sequence[Pair] = PAIRS,
+    tokens: int = N,
+    rounds: int = 5,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Forward and backward of each pair, as JSON; `speedup` is their time divided by ours."""
+    rows: list[dict[str, Any]] = []
+    skipped: list[dict[str, str]] = []
+    for done, pair in enumerate(pairs):
+        progress(done, len(pairs))
+        causal = pair.peer.causal
+        row: dict[str, Any] = {"attention": pair.mechanism, "form": "causal" if causal else "bidirectional"}
+        try:
+            theirs = pair.peer.load(H, D)
+        except MissingPeerError as error:
+            skipped.append({**row, "package": pair.peer.package, "reason": str(error)})
+            continue
+        torch.manual_seed(0)
+        ours: nn.Module
+        if pair.whole:
+            ours = create_mixer(pair.mechanism, width=H * D, heads=H, causal=causal, **pair.options)
+        else:
+            ours = create_attention(pair.mechanism, heads=H, head_dim=D, causal=causal, **pair.options)
+        shape = (B, tokens, H * D) if pair.whole else (B, H, tokens, D)
+        inputs = [torch.randn(shape, requires_grad=True) for _ in range(1 if pair.whole else 3)]
+        calls = {name: partial(_work, module, inputs) for name, module in (("ours", ours), ("theirs", theirs))}
+        times = time_in_turns(calls, rounds)
+        row |= {"package": pair.peer.package, "version": str(pair.peer.version), "with projections": pair.whole}
+        seconds = {name: float(f"{timing.seconds:.4g}") for name, timing in times.items()}
+        busy = max(timing.others or 0.0 for timing in times.values())
+        rows.append({**row, **seconds, "speedup": round(seconds["theirs"] / seconds["ours"], 2), "others": busy})
+    progress(len(pairs), len(pairs))
+    settings = {"batch": B, "heads": H, "head_dim": D, "tokens": tokens, "size": SIZE, "rounds": rounds}
+    return {"settings": {**settings, "threads": torch.get_num_threads()}, "rows": rows, "skipped": skipped}
+
+
+def _work(module: nn.Module, inputs: Sequence[Tensor]) -> None:
+    """Forward and backward; gradients of everything that has one are made and dropped."""
+    o = module(*inputs)
+    o.backward(torch.ones_like(o))
+    for x in inputs:
+        x.grad = None
+    module.zero_grad(set_to_none=True)

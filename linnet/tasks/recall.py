@@ -1,0 +1,97 @@
+"""Multi-query associative recall: the share of keys that are answered by their values, by the number of pairs."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from linnet.config import RecallConfig, RunConfig
+from linnet.data.corpora import SPLITS
+from linnet.data.packing import IGNORE
+from linnet.data.recall import recall_sample
+from linnet.registry import TASK
+from linnet.tasks.base import Batch, Indices, Task, Work
+
+EVALUATED = 1000  # samples of the validation and of the test split
+HASHED = 16  # samples of each split by which a run knows its data
+
+
+@TASK.add("recall")
+class Recall(Task):
+    """A causal model reads pairs, then names the value of each key that comes again; no sample is read twice."""
+
+    output = "causal_lm"
+
+    def __init__(
+        self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
+    ) -> None:
+        super().__init__(config, cache, folder, work)
+        assert isinstance(config.data, RecallConfig)  # the configuration of this task
+        self.data = config.data
+
+    def model_fields(self) -> dict[str, Any]:
+        """The number of ids."""
+        return {"vocab_size": self.data.vocab_size}
+
+    def fingerprint(self) -> dict[str, str]:
+        """SHA-256 of the first samples of each split: another generator would give others."""
+        first = {split: self.batch(split, np.arange(HASHED), np.zeros(HASHED, np.int64)) for split in SPLITS}
+        return {
+            split: hashlib.sha256(b"".join(batch[name].numpy().tobytes() for name in sorted(batch))).hexdigest()
+            for split, batch in first.items()
+        }
+
+    def save(self, folder: Path) -> None:
+        """Nothing: there is no tokenizer."""
+
+    def count(self, split: str) -> int:
+        """In training, as many as the run reads."""
+        train = self.config.train
+        return train.steps * train.batch * train.accumulate if split == "train" else EVALUATED
+
+    def train_batch(self, number: int) -> Batch:
+        """Samples in the order of their numbers, so that what was read does not depend on the length of the run."""
+        size = self.config.train.batch
+        return self.batch("train", number * size + np.arange(size), np.zeros(size, np.int64))
+
+    def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
+        """`ids` (B,N), and of the K questions in them `select`, `targets` and the `pairs` of their sample (K,)."""
+        made = [recall_sample((self.config.seed, split, int(sample)), self.data) for sample in samples]
+        ids, targets = (np.stack(rows) for rows in zip(*made, strict=True))  # (B, N) each
+        asked = targets != IGNORE
+        pairs = np.broadcast_to(asked.sum(axis=1, keepdims=True), asked.shape)
+        arrays = {"ids": ids, "select": np.flatnonzero(asked), "targets": targets[asked], "pairs": pairs[asked]}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
+        """Cross entropy in nats, summed over the answers."""
+        return self._score(model, batch)[0], len(batch["targets"])
+
+    def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        """Besides the loss: right answers and questions, by the number of pairs."""
+        loss, right = self._score(model, batch)
+        sums = {"loss": float(loss), "terms": len(right)}
+        for P in self.data.pairs:
+            here = batch["pairs"] == P
+            sums |= {f"asked {P}": int(here.sum()), f"right {P}": int(right[here].sum())}
+        return sums
+
+    def _score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The summed loss, and whether each answer is right (K,)."""
+        logits = model(batch["ids"], select=batch["select"])  # (K, V)
+        loss = cross_entropy(logits.float(), batch["targets"], reduction="sum")
+        return loss, logits.argmax(dim=-1) == batch["targets"]
+
+    def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
+        """Loss by answer, and accuracy over all answers and by the number of pairs."""
+        count = int(sums["terms"])
+        found = {P: (sums[f"right {P}"], sums[f"asked {P}"]) for P in self.data.pairs}
+        accuracy = sum(right for right, _ in found.values()) / count
+        by_pairs = {f"accuracy_{P}_pairs": right / asked for P, (right, asked) in found.items() if asked}
+        about = {"split": split, "loss": sums["loss"] / count, "accuracy": accuracy, **by_pairs}
+        return {**about, "tokens": count, "context": self.data.context}

@@ -1,0 +1,49 @@
+"""The two forms of an operator agree, and what neither can do is refused rather than answered with 0."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from linnet.ops import exp_attention, linear_attention
+
+OPS = pytest.mark.parametrize("op", [linear_attention, exp_attention])
+
+
+def draw() -> tuple[Tensor, Tensor, Tensor]:
+    q, k = torch.rand(2, 1, 2, 70, 4)
+    return q, k, torch.rand(1, 2, 70, 6)
+
+
+@OPS
+def test_eager_calls_and_the_custom_op_give_the_same_bits(op, monkeypatch) -> None:
+    results = []
+    for watched in (False, True):
+        monkeypatch.setattr("linnet.ops.operator._is_watched", lambda watched=watched: watched)
+        torch.manual_seed(0)
+        inputs = [x.requires_grad_() for x in draw()]
+        o = op(*inputs)
+        results.append([o, *torch.autograd.grad(o.square().sum(), inputs)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@OPS
+def test_a_second_derivative_is_refused_and_never_0(op) -> None:
+    q, k, v = draw()
+    for second in (torch.autograd.functional.hessian, lambda f, x: torch.autograd.functional.hvp(f, x, x)):
+        with pytest.raises(RuntimeError, match="no autograd formula"):
+            second(lambda q: op(q, k, v).square().sum(), q)
+    q.requires_grad_()
+    (g,) = torch.autograd.grad(op(q, k, v).square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        torch.autograd.grad(g.square().sum() + q.square().sum(), q)
+
+
+@OPS
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_vmap_and_a_trace_equal_plain_calls(op) -> None:
+    q, k, v = draw()
+    many = torch.stack([q, 2 * q])
+    together = torch.vmap(lambda q: op(q, k, v))(many)
+    assert torch.allclose(together, torch.stack([op(q, k, v) for q in many]), atol=1e-5)
+    traced = torch.jit.trace(lambda q: op(q, k, v), q)
+    assert torch.allclose(traced(2 * q), op(2 * q, k, v), atol=1e-5)

@@ -1,0 +1,100 @@
+"""Files are written whole or not at all, whatever fails; only our own leftovers are removed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from linnet.errors import LinnetError
+from linnet.storage.checkpoint import read_checkpoint
+from linnet.storage.files import clean, read_json, temporary_name, write_atomic, write_json, write_text
+from tests.storage.faults import calls_of, fail_at, in_child, no_space, one_line, save, temporaries, value
+
+
+def test_only_our_leftovers_are_cleaned(tmp_path):
+    names = ("a.tmp", ".b.tmp", "linnet-c.tmp", "step-3", ".linnet-notes", ".lock")
+    theirs = [tmp_path / name for name in names]
+    for path in theirs:
+        path.write_text("x")
+    (tmp_path / ".linnet-step-5-1-ab.tmp").mkdir()
+    (tmp_path / ".linnet-step-5-1-ab.tmp" / "model.safetensors").write_text("x")
+    (tmp_path / ".linnet-config.toml-1-ab.tmp").write_text("x")
+    clean(tmp_path, older_than=60)
+    assert len(temporaries(tmp_path)) == 3
+    clean(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(theirs)
+    clean(tmp_path / "absent")
+
+
+def test_short_writes_are_continued(tmp_path, monkeypatch):
+    original = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: original(descriptor, data[:100]))
+    assert value(read_checkpoint(save(tmp_path, 3))) == 3.0
+
+
+@pytest.mark.parametrize("old", [b"old", None])
+def test_write_atomic_gives_the_old_or_the_new_file(tmp_path, old):
+    path = tmp_path / "config.toml"
+    for call in range(calls_of(lambda: write_atomic(tmp_path / "count", b"new"))):
+        path.unlink(missing_ok=True)
+        if old is not None:
+            path.write_bytes(old)
+        with pytest.MonkeyPatch.context() as patch:
+            fail_at(patch, call, no_space)
+            with pytest.raises(LinnetError) as error:
+                write_atomic(path, b"new")
+        assert one_line(error) == f"cannot write {path}: No space left on device"
+        assert (path.read_bytes() if path.exists() else None) in (old, b"new")
+        assert temporaries(tmp_path) == []
+    write_text(path, "größer\n")
+    assert path.read_text(encoding="utf-8") == "größer\n"
+
+
+def test_a_temporary_name_lies_beside_its_path_however_that_is_written(tmp_path, monkeypatch):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    for path, beside in ((Path("."), tmp_path), (Path("new"), inside), (Path("../new"), tmp_path)):
+        found = temporary_name(path)
+        assert found.parent.resolve() == beside
+        assert found.match(".linnet-*.tmp")
+    write_text("new", "text")
+    assert [path.name for path in inside.iterdir()] == ["new"]
+
+
+def test_text_and_json_files(tmp_path):
+    path = tmp_path / "environment.json"
+    write_json(path, {"b": 1, "a": [0.1, "ü", None]})
+    assert read_json(path) == {"a": [0.1, "ü", None], "b": 1}
+    with pytest.raises(LinnetError, match=r"environment.json.a is nan"):
+        write_json(path, {"a": float("nan")})
+    assert read_json(path)["b"] == 1
+    path.write_text("{")
+    with pytest.raises(LinnetError, match="is not valid JSON"):
+        read_json(path)
+    with pytest.raises(LinnetError, match=r"cannot read .*absent: No such file or directory"):
+        read_json(tmp_path / "absent")
+    with pytest.raises(LinnetError, match=r"cannot write .*file: No such file or directory"):
+        write_text(tmp_path / "absent" / "file", "x")
+
+
+def test_no_permission(tmp_path):
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o500)
+    source, sink = os.pipe()
+
+    def forbidden():
+        if os.geteuid() == 0:
+            os.setuid(65534)  # the superuser may write anywhere
+        for action in (lambda: write_text(folder / "file", "x"), lambda: save(folder, 1)):
+            try:
+                action()
+            except LinnetError as error:
+                os.write(sink, f"{error}\n".encode())
+
+    os.waitpid(in_child(forbidden), 0)
+    os.close(sink)
+    with os.fdopen(source) as lines:
+        assert [line.strip() for line in lines] == [
+            f"cannot write {folder}/{name}: Permission denied" for name in ("file", "step-1")
+        ]
