@@ -13,10 +13,9 @@ from linnet.ops.operator import Operator
 from linnet.ops.precision import FLOOR
 from linnet.ops.triton.exponential_values import sum_values
 from linnet.ops.triton.exponential_weights import sum_weights
-from linnet.ops.triton.states import Keys, Pass, sides
+from linnet.ops.triton.states import Keys, around
 from linnet.ops.triton.tiles import Maybe, dense, empty_rows, minus_dots, rows
 
-SPAN = 128  # tokens that one program goes through
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -27,10 +26,8 @@ def _forward(
     o, r, less, *_ = _fake(q, k, v, real, run, S0, z0, m0, causal)
     q, k, v = rows(q), rows(k), rows(v)
     real, run, S0, z0, m0 = (dense(x) for x in (real, run, S0, z0, m0))
-    known = sides(k, v, real, Pass(SPAN, run), causal, (S0, z0, m0), Keys(True, True))
-    full = not causal and run is None
-    sum_values(o, q, k, v, known, full, (r, less), real, forward=True)
-    after = known[0][1]
+    seen, after = around(k, v, real, run, causal, False, (S0, z0, m0), Keys(True, True))
+    sum_values(o, q, k, v, seen, run, (r, less), real, forward=True)
     assert after.z1 is not None and after.m1 is not None
     return o, r, less, after.S1, after.z1, after.m1
 
@@ -53,17 +50,16 @@ def _backward(
     g, q, k, v = rows(g), rows(q), rows(k), rows(v)
     gS, gz, S0, z0, m0, real, run = (dense(x) for x in (gS, gz, S0, z0, m0, real, run))
     h = minus_dots(g, rows(o), None, 0.0)
-    earlier = sides(k, v, real, Pass(SPAN, run), causal, (S0, z0, m0), Keys(True, True))
-    back, keys = Pass(SPAN, run, reverse=True), Keys(True, True, y=h, less=(r, less))
+    seen, _ = around(k, v, real, run, causal, False, (S0, z0, m0), Keys(True, True))
+    sum_weights(dq, (q, k), (g, v), seen, run, (r, less), h, real, of_queries=True)
     start = (None, None, None) if gS is None and gz is None else (gS, gz, -m1)  # outgoing keys are relative to m1
-    later = sides(q, g, None, back, causal, start, keys)
-    full = not causal and run is None
-    sum_weights(dq, (q, k), (g, v), earlier, full, (r, less), h, real, of_queries=True)
-    sum_weights(dk, (k, q), (v, g), later, full, (r, less), h, real, of_queries=False)
-    sum_values(dv, k, q, g, later, full, (r, less), real, forward=False)
+    keys = Keys(True, True, y=h, less=(r, less))
+    seen, after = around(q, g, None, run, causal, True, start, keys)
+    sum_weights(dk, (k, q), (v, g), seen, run, (r, less), h, real, of_queries=False)
+    sum_values(dv, k, q, g, seen, run, (r, less), real, forward=False)
     if m0 is None:
         return dq, dk, dv, r.new_empty(0), r.new_empty(0)
-    _, _, _, U, u, peak = later[0][1]
+    U, u, peak = after[3:]
     assert u is not None and peak is not None
     factor = (m0.clamp(min=FLOOR) + peak).clamp(max=80).exp()
     return dq, dk, dv, U * factor.unsqueeze(-1), u * factor

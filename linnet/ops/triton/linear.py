@@ -10,16 +10,9 @@ from torch import Tensor
 
 from linnet.ops.operator import Operator
 from linnet.ops.precision import EPS
-from linnet.ops.triton.linear_kernel import Extras, attend
-from linnet.ops.triton.states import Keys, Pass, States, sides
+from linnet.ops.triton.linear_kernel import Extras, linear_sum
+from linnet.ops.triton.states import Keys, around
 from linnet.ops.triton.tiles import Maybe, dense, empty_rows, minus_dots, rows
-
-SPAN = 256  # tokens that one program goes through
-
-
-def _turned(known: list[tuple[Pass, States]]) -> list[tuple[Pass, States]]:
-    """States for values that are read as keys."""
-    return [(by, state._replace(S=state.S.mT)) for by, state in known]
 
 
 def _forward(
@@ -29,10 +22,8 @@ def _forward(
     o, den, _, z = _fake(q, k, v, real, run, S0, z0, causal, normalize)
     q, k, v = rows(q), rows(k), rows(v)
     real, run, S0, z0 = dense(real), dense(run), dense(S0), dense(z0)
-    known = sides(k, v, real, Pass(SPAN, run), causal, (S0, z0, None), Keys(normalize))
-    full = not causal and run is None
-    attend(o, q, k, v, known, full, Extras(den=den if normalize else None, real_keys=real))
-    after = known[0][1]
+    seen, after = around(k, v, real, run, causal, False, (S0, z0, None), Keys(normalize))
+    linear_sum(o, q, k, v, seen, run, Extras(den=den if normalize else None, real_keys=real))
     return o, den, after.S1, z if after.z1 is None else after.z1
 
 
@@ -56,14 +47,11 @@ def _backward(
     h = gain = None
     if o is not None:
         h, gain = minus_dots(g, rows(o), den, EPS), den.reciprocal()
-    full = not causal and run is None
-    earlier = sides(k, v, real, Pass(SPAN, run), causal, (S0, z0, None), Keys(normalize))
-    keys = Keys(normalize, y=h, c=gain)
-    later = sides(q, g, None, Pass(SPAN, run, reverse=True), causal, (gS, gz, None), keys)
-    attend(dq, g, v, k, _turned(earlier), full, Extras(x=h, gain=gain, real_keys=real))
-    attend(dv, k, q, g, later, full, Extras(c=gain, real_out=real))
-    attend(dk, v, g, q, _turned(later), full, Extras(y=h, c=gain, real_out=real))
-    after = later[0][1]
+    seen, _ = around(k, v, real, run, causal, False, (S0, z0, None), Keys(normalize))
+    linear_sum(dq, g, v, k, seen.turned(), run, Extras(x=h, gain=gain, real_keys=real))
+    seen, after = around(q, g, None, run, causal, True, (gS, gz, None), Keys(normalize, y=h, c=gain))
+    linear_sum(dv, k, q, g, seen, run, Extras(c=gain, real_out=real))
+    linear_sum(dk, v, g, q, seen.turned(), run, Extras(y=h, c=gain, real_out=real))
     dz = v.new_empty(*q.shape[:2], 0, dtype=torch.float32) if after.z1 is None else after.z1
     return dq, dk, dv, after.S1, dz
 

@@ -2,7 +2,7 @@
 
     out_t = sum_s (a_t . b_s + x_t y_s) c_s w_s
 
-over the tokens s that t sees. o has (a, b, w) = (q, k, v), dq has (g, v, k); from the end, dv has (k, q, g) and dk
+over the tokens s that t sees. o has (a, b, w) = (q, k, v), dq has (g, v, k); over the future, dv has (k, q, g) and dk
 (v, g, q). Where normalized, x and y carry -g . o, and c and `gain` the inverse of the normalizer.
 """
 
@@ -14,123 +14,121 @@ import triton.language as tl
 from torch import Tensor
 
 from linnet.ops.precision import EPS
-from linnet.ops.triton.states import Pass, States, of_spans
+from linnet.ops.triton import tiles
+from linnet.ops.triton.states import Around
 from linnet.ops.triton.tiles import (
-    Maybe, load_numbers, load_rows, padded, precision, product, store_numbers,
-    store_rows, view,
+    ALL, FUTURE, PAST, Maybe, load_numbers, load_rows, padded, precision, product, store_rows, view,
 )  # fmt: skip
 
 
 @triton.jit
-def walk(  # type: ignore[no-untyped-def]
-    a, b, w, out, S, z_in, z_out, x, y, c, gain, den, raw, raw_den, real_keys, real_out, run, N, D, E, H, spans,
-    SPAN: tl.constexpr, C: tl.constexpr, DP: tl.constexpr, BE: tl.constexpr, REVERSE: tl.constexpr,
-    STRICT: tl.constexpr, FULL: tl.constexpr, PART: tl.constexpr, PRECISION: tl.constexpr, EPS: tl.constexpr,
-):  # fmt: skip
-    """One span of tokens, chunk by chunk, and BE columns of the output; the state S (DP, BE) stays in registers.
-
-    With FULL the state is that of all tokens. z_in, the sum of keys, gives the normalizer `den`; z_out, the sum of
-    y_s c_s w_s, goes with x. PART 1 leaves its sums in `raw` and `raw_den`, and PART 2 adds them to its own.
-    """
-    program = tl.program_id(0).to(tl.int64)
-    bh, span = program // spans, (program % spans).to(tl.int32)
-    batch = bh // H
-    d = tl.arange(0, DP)
-    e = tl.program_id(1) * BE + tl.arange(0, BE)
+def from_state(  # type: ignore[no-untyped-def]
+    sums, total, a, S, z, reads, bh, span, H, i, N, D, e, E, BK: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Adds a_t S to `sums`, and a_t . z to `total`, for the tokens that read this state."""
     start, of_head, of_span, of_row, of_column = S
     start += bh * of_head + span * of_span
-    inside = (d < D)[:, None] & (e < E)[None, :]
-    S_ = tl.load(start + d[:, None] * of_row + e[None, :] * of_column, inside, 0.0)
-    if z_in is not None:
-        start, of_head, of_span, of_row = z_in
-        zd = tl.load(start + bh * of_head + span * of_span + d, d < D, 0.0)
-    if z_out is not None:
-        start, of_head, of_span, of_row = z_out
-        ze = tl.load(start + bh * of_head + span * of_span + e, e < E, 0.0)
-    for first in range(span * SPAN, tl.minimum(span * SPAN + SPAN, N), C):
-        i = first + tl.arange(0, C)
-        a_ = load_rows(a, bh, H, i, N, d, D, REVERSE)
-        old = a_  # what reads the state
+    for k in range(0, D, BK):
+        d = k + tl.arange(0, BK)
+        a_ = load_rows(a, bh, H, i, N, d, D)
+        a_ = tl.where(reads[:, None], a_, 0.0).to(a_.dtype)
+        inside = (d < D)[:, None] & (e < E)[None, :]
+        S_ = tl.load(start + d[:, None] * of_row + e[None, :] * of_column, inside, 0.0)
+        sums += product(a_, S_, PRECISION)
+        if z is not None:
+            z_start, z_head, z_span, z_row = z
+            z_ = tl.load(z_start + bh * z_head + span * z_span + d, d < D, 0.0)
+            total += tl.sum(a_.to(tl.float32) * z_[None, :], 1)
+    return sums, total
+
+
+@triton.jit
+def linear_sums(  # type: ignore[no-untyped-def]
+    a, b, w, out, S, z, m, S_later, z_later, m_later, x, y, c, gain, den, real_keys, real_out, run, N, D, E, H,
+    SPAN: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BE: tl.constexpr, SIGHT: tl.constexpr,
+    PRECISION: tl.constexpr, EPS: tl.constexpr,
+):  # fmt: skip
+    """C tokens and BE columns of the output: what they see of their span directly, and the rest by states.
+
+    A state's z goes with a, and gives the normalizer, where `den` is asked for; else it goes with x (or 1).
+    """
+    blocks = tl.cdiv(N, C)
+    bh = tl.program_id(0).to(tl.int64) // blocks
+    own = (tl.program_id(0) % blocks) * C
+    span = own // SPAN
+    batch = bh // H
+    i = own + tl.arange(0, C)
+    e = tl.program_id(1) * BE + tl.arange(0, BE)
+    sums = tl.zeros((C, BE), tl.float32)
+    total = tl.zeros((C,), tl.float32)
+    reads = i < N
+    x_ = tl.full((C,), 1.0, tl.float32)
+    if x is not None:
+        x_ = load_numbers(x, bh, i, N)
+    if run is not None:
+        run_i = load_numbers(run, batch, i, N)
+    if S is not None:
         if run is not None:
-            r = load_numbers(run, batch, i, N, REVERSE)
-            before = load_numbers(run, batch, tl.maximum(first - 1, 0), N, REVERSE)
-            last = load_numbers(run, batch, tl.minimum(first + C, N) - 1, N, REVERSE)
-            old = tl.where((r == before)[:, None], a_, 0.0).to(a_.dtype)
-        sums = product(old, S_, PRECISION)
-        if z_in is not None:
-            total = tl.sum(old.to(tl.float32) * zd[None, :], 1)
+            reads = run_i == load_numbers(run, batch, tl.maximum(span * SPAN - 1, 0), N)
+        z_a = z if den is not None else None
+        sums, total = from_state(sums, total, a, S, z_a, reads, bh, span, H, i, N, D, e, E, BK, PRECISION)
         if x is not None or y is not None:
-            x_ = tl.full((C,), 1.0, tl.float32)
-            if x is not None:
-                x_ = load_numbers(x, bh, i, N, REVERSE)
-            reads = x_
-            if run is not None:
-                reads = tl.where(r == before, x_, 0.0)
-            sums += reads[:, None] * ze[None, :]
-        if not FULL:
-            b_ = load_rows(b, bh, H, i, N, d, D, REVERSE)
-            w_ = load_rows(w, bh, H, i, N, e, E, REVERSE)
-            if real_keys is not None:
-                real = (load_numbers(real_keys, batch, i, N, REVERSE) != 0)[:, None]
-                b_ = tl.where(real, b_, 0.0).to(b_.dtype)
-                w_ = tl.where(real, w_, 0.0).to(w_.dtype)
-            A = product(a_, tl.trans(b_), PRECISION)
-            weight = tl.full((C,), 1.0, tl.float32)
-            if c is not None:
-                weight = load_numbers(c, bh, i, N, REVERSE)
-            y_ = tl.full((C,), 1.0, tl.float32)
+            start, of_head, of_span, of_row = z
+            z_ = tl.load(start + bh * of_head + span * of_span + e, e < E, 0.0)
+            sums += tl.where(reads, x_, 0.0)[:, None] * z_[None, :]
+    if S_later is not None:
+        if run is not None:
+            reads = run_i == load_numbers(run, batch, tl.minimum(span * SPAN + SPAN, N - 1), N)
+        z_a = z_later if den is not None else None
+        sums, total = from_state(sums, total, a, S_later, z_a, reads, bh, span, H, i, N, D, e, E, BK, PRECISION)
+        if x is not None or y is not None:
+            start, of_head, of_span, of_row = z_later
+            z_ = tl.load(start + bh * of_head + span * of_span + e, e < E, 0.0)
+            sums += tl.where(reads, x_, 0.0)[:, None] * z_[None, :]
+    if SIGHT != ALL:
+        low = own if SIGHT == FUTURE else span * SPAN
+        high = own + C if SIGHT == PAST else span * SPAN + SPAN
+        for first in range(low, tl.minimum(high, N), C):
+            s = first + tl.arange(0, C)
+            A = tl.zeros((C, C), tl.float32)
+            for k in range(0, D, BK):
+                d = k + tl.arange(0, BK)
+                a_, b_ = load_rows(a, bh, H, i, N, d, D), load_rows(b, bh, H, s, N, d, D)
+                A += product(a_, tl.trans(b_), PRECISION)
             if y is not None:
-                y_ = load_numbers(y, bh, i, N, REVERSE)
-            if x is not None or y is not None:
-                A += x_[:, None] * y_[None, :]
+                A += x_[:, None] * load_numbers(y, bh, s, N)[None, :]
+            elif x is not None:
+                A += x_[:, None]
             if c is not None:
-                A *= weight[None, :]
-            see = i[None, :] < i[:, None] if STRICT else i[None, :] <= i[:, None]
+                A *= load_numbers(c, bh, s, N)[None, :]
+            real = s < N
+            if real_keys is not None:
+                real &= load_numbers(real_keys, batch, s, N) != 0
+            see = real[None, :]
+            if SIGHT == PAST:
+                see &= s[None, :] <= i[:, None]
+            if SIGHT == FUTURE:
+                see &= s[None, :] >= i[:, None]
             if run is not None:
-                see &= r[:, None] == r[None, :]
+                see &= run_i[:, None] == load_numbers(run, batch, s, N)[None, :]
             A = tl.where(see, A, 0.0)
+            w_ = load_rows(w, bh, H, s, N, e, E)
+            w_ = tl.where(real[:, None], w_, 0.0).to(w_.dtype)  # what stands in a masked token is never read
             sums += product(A, w_, PRECISION)  # M7
-            if z_in is not None:
-                total += tl.sum(A, 1)
-            if run is not None:
-                keep = (before == last).to(tl.float32)
-                S_ *= keep
-                weight = tl.where(r == last, weight, 0.0)
-                b_ = tl.where((r == last)[:, None], b_, 0.0).to(b_.dtype)
-                if z_in is not None:
-                    zd *= keep
-                if z_out is not None:
-                    ze *= keep
-            if z_in is not None:
-                zd += tl.sum(b_.to(tl.float32), 0)
-            if z_out is not None:
-                ze += tl.sum(w_.to(tl.float32) * (weight * y_)[:, None], 0)
-            if c is not None:
-                b_ = b_.to(tl.float32) * weight[:, None]
-            S_ += product(tl.trans(b_), w_, PRECISION)  # M8
-        if PART == 2:
-            sums += load_rows(raw, bh, H, i, N, e, E, REVERSE)
-        if z_in is not None:
-            if PART == 2:
-                total += load_numbers(raw_den, bh, i, N, REVERSE)
-            if PART == 1:
-                store_numbers(raw_den, total, bh, i, N, REVERSE)
-            else:
-                total = tl.maximum(total, EPS)
-                store_numbers(den, total, bh, i, N, REVERSE)
-                sums /= total[:, None]
-        if gain is not None and PART != 1:
-            sums *= load_numbers(gain, bh, i, N, REVERSE)[:, None]
-        if real_out is not None:
-            sums = tl.where((load_numbers(real_out, batch, i, N, REVERSE) != 0)[:, None], sums, 0.0)
-        if PART == 1:
-            store_rows(raw, sums, bh, H, i, N, e, E, REVERSE)
-        else:
-            store_rows(out, sums, bh, H, i, N, e, E, REVERSE)
+            total += tl.sum(A, 1)
+    if den is not None:
+        total = tl.maximum(total, EPS)
+        tl.store(den + bh * N + i, total, i < N)
+        sums /= total[:, None]
+    if gain is not None:
+        sums *= load_numbers(gain, bh, i, N)[:, None]
+    if real_out is not None:
+        sums = tl.where((load_numbers(real_out, batch, i, N) != 0)[:, None], sums, 0.0)
+    store_rows(out, sums, bh, H, i, N, e, E)
 
 
 class Extras(NamedTuple):
-    """What a sum has besides a, b and w; each (B,H,N), masks (B,N)."""
+    """What a sum has besides a, b and w: numbers of tokens (B,H,N), and masks (B,N) of keys and of results."""
 
     x: Maybe = None
     y: Maybe = None
@@ -141,37 +139,22 @@ class Extras(NamedTuple):
     real_out: Maybe = None
 
 
-def config(dtype: torch.dtype, D: int, E: int) -> tuple[int, int, int, int, int]:
-    """Tokens of a chunk, padded width of a and b, columns of a program, warps and stages.
+def sizes(dtype: torch.dtype, D: int, E: int) -> tuple[int, int, int, int]:
+    """Tokens of a block, columns of a and b that are multiplied at once, columns of a program, and its warps.
 
-    Chosen so that sm80 and sm90 compile without spilled registers; no GPU has been timed.
+    Chosen so that no registers are spilled where D and E are 64 or 128; on a GPU nothing has been timed.
     """
-    DP = padded(D)
-    C = 32 if dtype == torch.float32 or DP > 128 else 64
-    BE = min(padded(E), 64 if DP <= 128 else 32)
-    return C, DP, BE, 8 if DP * BE > 4096 or dtype == torch.float32 else 4, 2
+    if dtype == torch.float32:
+        return 32, 16, min(64, padded(E)), 4
+    return 64, min(64, padded(D)), min(64, padded(E)), 4
 
 
-def attend(
-    out: Tensor, a: Tensor, b: Tensor, w: Tensor, sides: list[tuple[Pass, States]], full: bool, more: Extras
-) -> None:
-    """Writes to `out` what each token sees: by one pass, or by one over the past and one over the future.
-
-    Widths D and E are a's and w's, and so are those of the states; their z belongs to D where `den` is wanted, else to E.
-    """
+def linear_sum(out: Tensor, a: Tensor, b: Tensor, w: Tensor, seen: Around, run: Maybe, more: Extras) -> None:
+    """Writes the sum to `out`; a and b have width D, w and `out` E, and so have the states."""
     (B, H, N, D), E = a.shape, w.shape[3]
-    C, DP, BE, warps, stages = config(a.dtype, D, E)
-    raw = raw_den = None
-    if len(sides) == 2:
-        raw = view(torch.empty(B, H, N, E, dtype=torch.float32, device=w.device))
-        raw_den = None if more.den is None else torch.empty_like(more.den)
-    for part, (by, state) in enumerate(sides, 1):
-        z, spans = of_spans(state.z), triton.cdiv(N, by.span)
-        z_in = z if more.den is not None else None
-        z_out = z if more.x is not None or more.y is not None else None
-        walk[(B * H * spans, triton.cdiv(E, BE))](
-            view(a), view(b), view(w), view(out), of_spans(state.S), z_in, z_out, more.x, more.y, more.c, more.gain,
-            more.den, raw, raw_den, more.real_keys, more.real_out, by.run, N, D, E, H, spans, by.span, min(C, by.span),
-            DP, BE, by.reverse, by.strict, full, part if raw is not None else 0, precision(a.dtype), EPS,
-            num_warps=warps, num_stages=stages,
-        )  # fmt: skip
+    C, BK, BE, warps = sizes(a.dtype, D, E)
+    C = min(C, tiles.SPAN)
+    linear_sums[(B * H * triton.cdiv(N, C), triton.cdiv(E, BE))](
+        view(a), view(b), view(w), view(out), *seen.views(), *more, run, N, D, E, H, tiles.SPAN, C, BK, BE,
+        seen.sight, precision(a.dtype), EPS, num_warps=warps, num_stages=2,
+    )  # fmt: skip

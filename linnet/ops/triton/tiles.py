@@ -1,8 +1,7 @@
 """What the kernels share: loading tiles of tokens, products in float32, and the sizes of tiles.
 
-A pass goes over the tokens of a row, i = 0, 1, ..., from its start or, with REVERSE, from its end. A view is a pointer
-with its strides, so that tensors may lie in memory as they like, but for the last axis. Programs of axis 0 are pairs
-of a head (one of B * H) and a span of tokens. Optional tensors are None, which the compiler sees.
+A view is a pointer with its strides, so that tensors may lie in memory as they like, but for the last axis. Programs of
+axis 0 are pairs of a head (one of B * H) and a block of tokens. Optional tensors are None, which the compiler sees.
 """
 
 import torch
@@ -14,40 +13,46 @@ from triton.runtime.interpreter import InterpretedFunction
 from linnet.ops.precision import FLOOR as _FLOOR
 
 Maybe = Tensor | None
-View = tuple[Tensor, int, int, int]
 FLOOR = tl.constexpr(_FLOOR)
+SPAN = 128  # tokens between two states
+PAST, FUTURE, BOTH, ALL = (tl.constexpr(sight) for sight in range(4))  # what a token sees; ALL: one state has it all
 
 
 @triton.jit
-def load_rows(x, bh, H, i, N, column, width, REVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+def load_rows(x, bh, H, i, N, column, width):  # type: ignore[no-untyped-def]
     """Tokens i of a view (B,H,N,width) as a tile, 0 outside."""
     start, of_batch, of_head, of_token = x
-    at = N - 1 - i.to(tl.int64) if REVERSE else i.to(tl.int64)
     start += (bh // H) * of_batch + (bh % H) * of_head
     inside = (i < N)[:, None] & (column < width)[None, :]
-    return tl.load(start + at[:, None] * of_token + column[None, :], inside, 0.0)
+    return tl.load(start + i.to(tl.int64)[:, None] * of_token + column[None, :], inside, 0.0)
 
 
 @triton.jit
-def store_rows(x, tile, bh, H, i, N, column, width, REVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+def store_rows(x, tile, bh, H, i, N, column, width):  # type: ignore[no-untyped-def]
     """Write a tile where `load_rows` would read it."""
     start, of_batch, of_head, of_token = x
-    at = N - 1 - i.to(tl.int64) if REVERSE else i.to(tl.int64)
     start += (bh // H) * of_batch + (bh % H) * of_head
     inside = (i < N)[:, None] & (column < width)[None, :]
-    tl.store(start + at[:, None] * of_token + column[None, :], tile.to(start.dtype.element_ty), inside)
+    tl.store(start + i.to(tl.int64)[:, None] * of_token + column[None, :], tile.to(start.dtype.element_ty), inside)
 
 
 @triton.jit
-def load_numbers(x, row, i, N, REVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+def load_numbers(x, row, i, N):  # type: ignore[no-untyped-def]
     """Numbers of tokens i, or of one token, in a row of x (rows, N), 0 outside."""
-    return tl.load(x + row * N + (N - 1 - i if REVERSE else i), i < N, 0)
+    return tl.load(x + row * N + i, i < N, 0)
 
 
 @triton.jit
-def store_numbers(x, numbers, row, i, N, REVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Write numbers where `load_numbers` would read them."""
-    tl.store(x + row * N + (N - 1 - i if REVERSE else i), numbers, i < N)
+def load_exponents(x, r, less, real, bh, H, i, N, column, width):  # type: ignore[no-untyped-def]
+    """Logarithms of features, of queries less r and the logarithm of the denominator; -inf outside and where masked."""
+    tile = load_rows(x, bh, H, i, N, column, width).to(tl.float32)
+    if r is not None:
+        tile -= load_numbers(r, bh, i, N)[:, None]
+        tile -= load_numbers(less, bh, i, N)[:, None]
+    inside = (i < N)[:, None] & (column < width)[None, :]
+    if real is not None:
+        inside &= load_numbers(real, bh // H, i, N)[:, None] != 0
+    return tl.where(inside, tile, -float("inf"))
 
 
 @triton.jit
@@ -59,31 +64,24 @@ def product(x, y, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def load_exponents(x, r, less, real, bh, H, i, N, column, width, REVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Logarithms of features, of queries less r and the logarithm of the denominator; -inf outside and where masked."""
-    tile = load_rows(x, bh, H, i, N, column, width, REVERSE).to(tl.float32)
-    if r is not None:
-        tile -= load_numbers(r, bh, i, N, REVERSE)[:, None]
-        tile -= load_numbers(less, bh, i, N, REVERSE)[:, None]
-    inside = (i < N)[:, None] & (column < width)[None, :]
-    if real is not None:
-        inside &= load_numbers(real, bh // H, i, N, REVERSE)[:, None] != 0
-    return tl.where(inside, tile, -float("inf"))
-
-
-@triton.jit
 def row_products(g, o, den, h, N, E, H, C: tl.constexpr, EP: tl.constexpr, EPS: tl.constexpr):  # type: ignore[no-untyped-def]
     """h_t = -g_t . o_t; with `den`, 0 where the normalizer was raised to EPS and so has no gradient."""
-    chunks = tl.cdiv(N, C)
-    bh = tl.program_id(0).to(tl.int64) // chunks
-    i = (tl.program_id(0) % chunks) * C + tl.arange(0, C)
+    blocks = tl.cdiv(N, C)
+    bh = tl.program_id(0).to(tl.int64) // blocks
+    i = (tl.program_id(0) % blocks) * C + tl.arange(0, C)
     e = tl.arange(0, EP)
-    x = load_rows(g, bh, H, i, N, e, E, False).to(tl.float32)
-    y = load_rows(o, bh, H, i, N, e, E, False).to(tl.float32)
-    total = -tl.sum(x * y, 1)
+    total = -tl.sum(load_rows(g, bh, H, i, N, e, E).to(tl.float32) * load_rows(o, bh, H, i, N, e, E).to(tl.float32), 1)
     if den is not None:
-        total = tl.where(load_numbers(den, bh, i, N, False) > EPS, total, 0.0)
-    store_numbers(h, total, bh, i, N, False)
+        total = tl.where(load_numbers(den, bh, i, N) > EPS, total, 0.0)
+    tl.store(h + bh * N + i, total, i < N)
+
+
+def minus_dots(g: Tensor, o: Tensor, den: Maybe, eps: float) -> Tensor:
+    """-g_t . o_t (B,H,N) in float32."""
+    (B, H, N, E), C = g.shape, 32
+    h = torch.empty(B, H, N, dtype=torch.float32, device=g.device)
+    row_products[(B * H * triton.cdiv(N, C),)](view(g), view(o), den, h, N, E, H, C, padded(E), eps)
+    return h
 
 
 def interpreted() -> bool:
@@ -107,7 +105,7 @@ def dense(x: Maybe) -> Maybe:
     return None if x is None else x.resolve_neg().contiguous()
 
 
-def view(x: Tensor) -> View:
+def view(x: Tensor) -> tuple[Tensor, int, int, int]:
     """A tensor (B,H,N,width) as the kernels take it."""
     return x, x.stride(0), x.stride(1), x.stride(2)
 
@@ -120,11 +118,3 @@ def padded(width: int) -> int:
 def precision(dtype: torch.dtype) -> str:
     """How float32 numbers are multiplied: as they are, or, where inputs are in half precision, with 10 bits."""
     return "ieee" if dtype == torch.float32 else "tf32"
-
-
-def minus_dots(g: Tensor, o: Tensor, den: Maybe, eps: float) -> Tensor:
-    """-g_t . o_t (B,H,N) in float32."""
-    (B, H, N, E), C = g.shape, 32
-    h = torch.empty(B, H, N, dtype=torch.float32, device=g.device)
-    row_products[(B * H * triton.cdiv(N, C),)](view(g), view(o), den, h, N, E, H, C, padded(E), eps)
-    return h
