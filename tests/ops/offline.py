@@ -22,8 +22,8 @@ class Launches:
     def __init__(self) -> None:
         self.found: dict[str, tuple[ASTSource, dict[str, int]]] = {}
 
-    def record(self, kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: int) -> None:
-        """Stands in for `JITFunction.run`."""
+    def record(self, kernel: JITFunction, args: tuple[Any, ...], options: dict[str, int]) -> None:
+        """Stands in for a launch."""
         constants: dict[tuple[int, ...], Any] = {}
         attributes: dict[tuple[int, ...], Any] = {}
         signature = {
@@ -55,7 +55,7 @@ def _type(path: tuple[int, ...], value: Any, constant: bool, constants: dict, at
 def launches() -> Iterator[Launches]:
     """Inside, kernels are recorded instead of launched; results stay as they are allocated."""
     run, seen = JITFunction.run, Launches()
-    JITFunction.run = lambda kernel, *args, **options: seen.record(kernel, *args, **options)
+    JITFunction.run = lambda kernel, *args, grid, warmup, **options: seen.record(kernel, args, options)
     try:
         yield seen
     finally:

@@ -2,9 +2,9 @@
 
     out_t = sum_s sum_c e^(a_tc + b_sc) w_s
 
-o has (a, b, w) = (q, k, v) and is divided by the same sum without w; dv has (k, q - r - ln den, g). Sums are relative to
-e^r_t, where r_t is the largest exponent so far, and grows from part to part of what t sees. A part's keys are relative
-to their largest m_c, so that every weight is e^x with x <= 0, and nothing depends on a key that t does not see.
+o has (a, b, w) = (q, k, v) and is divided by the same sum without w; dv has (k, q - r - ln den, g). Sums are relative
+to e^r_t, where r_t is the largest exponent so far, and grows from part to part of what t sees. A part's keys are
+relative to their largest m_c, so that every weight is e^x with x <= 0, and nothing depends on a key that t does not see.
 """
 
 import triton
@@ -14,12 +14,23 @@ from torch import Tensor
 from linnet.ops.triton import tiles
 from linnet.ops.triton.states import Around
 from linnet.ops.triton.tiles import (
-    ALL, FLOOR, FUTURE, PAST, Maybe, load_exponents, load_numbers, load_rows, padded, precision, product, store_rows,
+    ALL,
+    FLOOR,
+    FUTURE,
+    PAST,
+    Maybe,
+    load_exponents,
+    load_numbers,
+    load_rows,
+    padded,
+    precision,
+    product,
+    store_rows,
     view,
 )  # fmt: skip
 
 BLOCK = 16  # tokens whose pairs are taken one by one, and the least that a product of matrices takes
-KEYS = 32  # that are taken together
+KEYS = 32  # that are taken together; twice BLOCK, so that they lie all before or all after a block, and in it
 WIDTH = 32  # channels that are taken together
 
 

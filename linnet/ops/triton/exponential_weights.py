@@ -14,7 +14,18 @@ from linnet.ops.triton import tiles
 from linnet.ops.triton.exponential_values import BLOCK, KEYS, WIDTH
 from linnet.ops.triton.states import Around
 from linnet.ops.triton.tiles import (
-    ALL, FLOOR, FUTURE, PAST, Maybe, load_exponents, load_numbers, load_rows, padded, precision, product, store_rows,
+    ALL,
+    FLOOR,
+    FUTURE,
+    PAST,
+    Maybe,
+    load_exponents,
+    load_numbers,
+    load_rows,
+    padded,
+    precision,
+    product,
+    store_rows,
     view,
 )  # fmt: skip
 

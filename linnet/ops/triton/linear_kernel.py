@@ -17,7 +17,17 @@ from linnet.ops.precision import EPS
 from linnet.ops.triton import tiles
 from linnet.ops.triton.states import Around
 from linnet.ops.triton.tiles import (
-    ALL, FUTURE, PAST, Maybe, load_numbers, load_rows, padded, precision, product, store_rows, view,
+    ALL,
+    FUTURE,
+    PAST,
+    Maybe,
+    load_numbers,
+    load_rows,
+    padded,
+    precision,
+    product,
+    store_rows,
+    view,
 )  # fmt: skip
 
 

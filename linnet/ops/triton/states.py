@@ -14,7 +14,19 @@ from torch import Tensor
 
 from linnet.ops.triton import tiles
 from linnet.ops.triton.tiles import (
-    ALL, BOTH, FLOOR, FUTURE, PAST, Maybe, load_exponents, load_numbers, load_rows, padded, precision, product, view,
+    ALL,
+    BOTH,
+    FLOOR,
+    FUTURE,
+    PAST,
+    Maybe,
+    load_exponents,
+    load_numbers,
+    load_rows,
+    padded,
+    precision,
+    product,
+    view,
 )  # fmt: skip
 
 
@@ -177,8 +189,8 @@ def around(
     """The states that tokens see of keys b and values w, and the one of them that began as `start`."""
     own = _states(b, w, real, run, reverse, start, keys)
     if not causal and run is None:
-        ends = (None if x is None else x.unsqueeze(2) for x in own[3:])
-        return Around(ALL.value, States(*ends, *own[3:]), None), own  # type: ignore[arg-type]
+        z, m = (None if x is None else x.unsqueeze(2) for x in own[4:])
+        return Around(ALL.value, States(own.S1.unsqueeze(2), z, m, *own[3:]), None), own
     if causal:
         return (Around(FUTURE.value, None, own) if reverse else Around(PAST.value, own, None)), own
     other = _states(b, w, real, run, not reverse, (None, None, None), keys)

@@ -58,7 +58,7 @@ def load_exponents(x, r, less, real, bh, H, i, N, column, width):  # type: ignor
 @triton.jit
 def product(x, y, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
     """x @ y, summed in float32; of half precision only where both are, for a sum rounded to it may overflow."""
-    if x.dtype == y.dtype:
+    if PRECISION != "ieee" and x.dtype == y.dtype:
         return tl.dot(x, y, input_precision=PRECISION)
     return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=PRECISION)
 
@@ -116,5 +116,8 @@ def padded(width: int) -> int:
 
 
 def precision(dtype: torch.dtype) -> str:
-    """How float32 numbers are multiplied: as they are, or, where inputs are in half precision, with 10 bits."""
-    return "ieee" if dtype == torch.float32 else "tf32"
+    """How float32 numbers are multiplied: as they are, or, where inputs are in half precision, with 10 bits.
+
+    The interpreter multiplies bfloat16 wrongly, and must be given float32.
+    """
+    return "ieee" if dtype == torch.float32 or interpreted() else "tf32"
