@@ -40,7 +40,9 @@ def compile_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     return compile_call
 
 
-def compile_call(target: int, op: str, dtype: torch.dtype, D: int, E: int, causal: bool, packed: bool, back: bool) -> int:
+def compile_call(
+    target: int, op: str, dtype: torch.dtype, D: int, E: int, causal: bool, packed: bool, back: bool
+) -> int:
     """Compile what one call launches, with no GPU; how many kernels these are."""
     from linnet.ops.triton.exponential import exponential
     from linnet.ops.triton.linear import linear

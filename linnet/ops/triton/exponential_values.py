@@ -4,7 +4,7 @@
 
 o has (a, b, w) = (q, k, v) and is divided by the same sum without w; dv has (k, q - r - ln den, g). Sums are relative
 to e^r_t, where r_t is the largest exponent so far, and grows from part to part of what t sees. A part's keys are
-relative to their largest m_c, so that every weight is e^x with x <= 0, and nothing depends on a key that t does not see.
+relative to their largest m_c, so that every weight is e^x with x <= 0, and nothing depends on keys that t does not see.
 """
 
 import triton
