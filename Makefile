@@ -1,5 +1,5 @@
 # Every target sets itself up: it makes .venv inside the project and installs exactly requirements.lock there.
-.PHONY: install demo test test-slow lint bench clean
+.PHONY: install demo test test-slow test-asan lint bench clean
 .DEFAULT_GOAL := install
 SHELL := /bin/bash
 
@@ -35,6 +35,14 @@ test: lint
 
 test-slow: $(STAMP)
 	@$(PYTEST) -q -m slow --timeout 1800
+
+# The kernels, compiled with AddressSanitizer by a compiler that adds its flag, under their tests.
+test-asan: $(STAMP)
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	printf '#!/bin/sh\nexec g++ -fsanitize=address -fno-omit-frame-pointer -g "$$@"\n' > "$$dir/c++"; chmod +x "$$dir/c++"; \
+	PATH="$$dir:$$PATH" XDG_CACHE_HOME="$$dir" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$(g++ -print-file-name=libasan.so) \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/ops/test_cpu.py tests/ops/test_cpu_exp.py tests/attention/test_step.py \
+	-k "not memory and not compiles"
 
 lint: $(STAMP)
 	@$(BIN)/ruff check

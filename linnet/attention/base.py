@@ -120,6 +120,9 @@ class Core(Rows):
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         """One token more: q, k, v (B,H,1,.) and the state after the token before."""
+        quick = self.quick_step(q, k, v, state) if self.causal else None
+        if quick is not None:
+            return quick
         self._check(q, k, v, None)
         self.check_recurrent()
         if q.shape[2] != 1:
@@ -129,6 +132,10 @@ class Core(Rows):
             raise InputError("state is None: prefill starts a state")
         o, state = self.advance(q, k, v, checked)
         return self.finish(o).to(v.dtype), state
+
+    def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
+        """A whole step in one call of a kernel, which checks its arguments itself; None where it does not take them."""
+        return None
 
     def _checked_state(self, state: State | None, v: Tensor) -> State | None:
         """A state of the right shapes, in the types that this mechanism keeps whatever was made of it since."""

@@ -9,7 +9,9 @@ from torch.nn.functional import elu
 
 from linnet.attention.base import Core
 from linnet.attention.rows import Kernel
+from linnet.config import Settings
 from linnet.ops import linear_attention, reference
+from linnet.ops.cpu.decode import Mechanism, Stepper
 from linnet.ops.layout import layout
 from linnet.ops.precision import EPS, State, accumulator
 from linnet.registry import ATTENTION
@@ -28,6 +30,10 @@ class EluAttention(Core):
     paper = "Transformers are RNNs, ICML 2020, arXiv 2006.16236"
     cost = "N D^2"
     state_types = ("sum", "sum")
+
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: Settings) -> None:
+        super().__init__(heads, head_dim, causal, options)
+        self.stepper = Stepper(Mechanism("1+elu", ("S", "z")), heads, head_dim)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
@@ -51,6 +57,9 @@ class EluAttention(Core):
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         return [(B, self.heads, self.head_dim, E), (B, self.heads, self.head_dim)]
+
+    def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
+        return self.stepper(q, k, v, state)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         S, z = state

@@ -14,7 +14,9 @@ from linnet.attention.base import Core
 from linnet.attention.rows import Kernel
 from linnet.config import Settings
 from linnet.errors import UnsupportedError
-from linnet.ops import exp_attention, reference
+from linnet.ops import reference
+from linnet.ops.cpu.decode import Mechanism, Stepper
+from linnet.ops.exponential import scaled_exp_attention, token_moments
 from linnet.ops.layout import Layout, layout
 from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
@@ -75,6 +77,10 @@ def per_token(x: Tensor, where: Layout) -> Moments:
     count = x.new_full(x.shape[:3], x.shape[3], dtype=torch.float64)
     if where.real is not None:
         count = count * where.real[:, None]
+    sums = token_moments(x, where.real)
+    if sums is not None:
+        return Moments(count, *sums)
+    if where.real is not None:
         x = x.masked_fill(~where.real[:, None, :, None], 0)
     square = torch.linalg.vector_norm(x, dim=3, dtype=torch.float64).square()
     return Moments(count, x.sum(dim=3, dtype=torch.float64), square)
@@ -115,20 +121,22 @@ class LlnAttention(Core):
         super().__init__(heads, head_dim, causal, options)
         if causal and options.statistics == "sample":
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
+        curve = (0.0, RELEASED_A, RELEASED_B) if options.match == "paper" else interpolated(head_dim)
+        how = Mechanism("exp", ("S", "z", "m", "moments"), curve=curve)
+        self.stepper = Stepper(how, heads, head_dim) if options.statistics != "tensor" else None
 
     def check_recurrent(self) -> None:
         super().check_recurrent()
         if self.options.statistics == "tensor":
             raise UnsupportedError("lln: statistics='tensor' reads all tokens, so it cannot prefill or step")
 
-    def log_features(
+    def scales(
         self, q: Tensor, k: Tensor, causal: bool, where: Layout, past: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """alpha q, beta k, and the moments up to the last real token (B,H,6); `past` are those before the first."""
+        """alpha, beta, and the moments up to the last real token (B,H,6); `past` are those before the first."""
         statistics = self.options.statistics or ("prefix" if causal else "sample")
         if causal and statistics == "sample":
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
-        wide = accumulator(q.dtype)
         parts = [moment for x in (q, k) for moment in per_token(x, where)]
         if statistics == "tensor":
             kept = torch.stack(parts, dim=-1).sum(dim=2)
@@ -140,20 +148,22 @@ class LlnAttention(Core):
             kept = torch.stack([part[:, :, -1] for part in sums], dim=-1)
         sigma_q, sigma_k = Moments(*sums[:3]).deviation(), Moments(*sums[3:]).deviation()
         matched = matched_deviation((sigma_q * sigma_k).square(), self.head_dim, self.options.match)
+        wide = accumulator(q.dtype)
         alpha, beta = ((matched / sigma).to(wide)[..., None] for sigma in (sigma_q, sigma_k))  # M13, M14
-        return alpha * q.to(wide), beta * k.to(wide), kept
+        return alpha, beta, kept
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        log_q, log_k, _ = self.log_features(q, k, causal, where)
-        return exp_attention(log_q, log_k, v.to(log_q.dtype), causal, key_mask, segments)
+        alpha, beta, _ = self.scales(q, k, causal, where)
+        q, k, v = (x.to(alpha.dtype) for x in (q, k, v))
+        return scaled_exp_attention(q, k, v, alpha, beta, causal, key_mask, segments)[0]
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        log_q, log_k, _ = self.log_features(q, k, causal, where)
-        return reference.exp_weights(log_q, log_k, where, causal)  # M11
+        alpha, beta, _ = self.scales(q, k, causal, where)
+        return reference.exp_weights(alpha * q, beta * k, where, causal)  # M11
 
     def kernel(self, q: Tensor, k: Tensor) -> Kernel:
         where = layout(q.shape[0], q.shape[2], None, None, q.device)
@@ -166,11 +176,13 @@ class LlnAttention(Core):
         """The state: S, z, m of `exp_attention`, and the six moments of queries and keys (B,H,6)."""
         where = layout(q.shape[0], q.shape[2], key_mask, None, q.device)
         past, before = (None, None) if state is None else (state[3], state[:3])
-        log_q, log_k, moments = self.log_features(q, k, True, where, past)
-        o, after = exp_attention(
-            log_q, log_k, v.to(log_q.dtype), key_mask=key_mask, state=before, return_state=True
-        )
+        alpha, beta, moments = self.scales(q, k, True, where, past)
+        q, k, v = (x.to(alpha.dtype) for x in (q, k, v))
+        o, after = scaled_exp_attention(q, k, v, alpha, beta, True, key_mask, state=before)
         return o, (*after, moments)
+
+    def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
+        return None if self.stepper is None else self.stepper(q, k, v, state)
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         H, D = self.heads, self.head_dim

@@ -95,6 +95,6 @@ class LlnDiagAttention(Core):
         return self.lln.state_shapes(B, E) + self.diag.state_shapes(B, E)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-        far, after_far = self.lln.advance(q, k, v, state[:4])
+        far, after_far = self.lln.quick_step(q, k, v, state[:4]) or self.lln.advance(q, k, v, state[:4])
         near, after_near = self.diag.advance(q, k, v, state[4:])
         return self._mix(far, near), (*after_far, *after_near)

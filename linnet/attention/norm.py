@@ -17,6 +17,7 @@ from linnet.attention.rows import Kernel
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops import linear_attention, reference
+from linnet.ops.cpu.decode import Mechanism, Stepper
 from linnet.ops.layout import layout
 from linnet.ops.precision import State, accumulator
 from linnet.ops.rms import rms, srms
@@ -72,6 +73,8 @@ class NormAttention(Core):
         super().__init__(heads, head_dim, causal, options)
         self.positions = RelativePositions(options.positions, head_dim)
         self.xnorm = MergedNorm(options.xnorm, heads * head_dim)
+        how = Mechanism(options.phi, ("S", "count"), options.xnorm == "srms")
+        self.stepper = Stepper(how, heads, head_dim) if options.xnorm in ("srms", "none") else None
 
     def _features(self, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """phi, then the rotation; in float32, since the sums of half precision overflow before the norm."""
@@ -109,6 +112,9 @@ class NormAttention(Core):
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         return [(B, self.heads, self.head_dim, E), (B,)]
+
+    def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
+        return None if self.stepper is None else self.stepper(q, k, v, state, *self.positions.angles_and_mirror())
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         S, start = state

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -25,18 +25,22 @@ class Check(NamedTuple):
     advice: str = ""
 
 
-def command(json: Json = False) -> None:
+def command(
+    build: Annotated[bool, typer.Option("--build", help="Compile the CPU's kernels, also if they are there.")] = False,
+    json: Json = False,
+) -> None:
     """Check the installation and say what to do about it.
 
-    That is versions, extras, processor, memory, data sets and backends.
+    That is versions, extras, processor, memory, data sets, compiled kernels and backends.
     "missing" is optional and says how to get it; "wrong" must be mended, and the exit code is then 1.
 
     \b
     Examples:
       linnet doctor
+      linnet doctor --build
       linnet doctor --json
     """
-    checks = [*_packages(), *_machine(), _data(os.environ.get("LINNET_DATA")), *_backends()]
+    checks = [*_packages(), *_machine(), _data(os.environ.get("LINNET_DATA")), _kernels(build), *_backends()]
     healthy = all(check.status != "wrong" for check in checks)
     if json:
         print_json({"ok": healthy, "checks": [check._asdict() for check in checks]})
@@ -105,6 +109,20 @@ def _data(place: str | None) -> Check:
     return Check("LINNET_DATA", "ok", f"{place}: {', '.join(found)}")
 
 
+def _kernels(build: bool) -> Check:
+    """The CPU's kernels: compiled, or why not; only `build` compiles them here."""
+    from linnet.ops.cpu.build import built, load
+
+    if not build and built() is None:
+        advice = "nothing: the first use compiles them, or `linnet doctor --build`"
+        return Check("cpu kernels", "missing", "not compiled yet", advice)
+    found = load(again=build)
+    if found.library is not None:
+        return Check("cpu kernels", "ok", str(found))
+    advice = "install g++ or clang, then `linnet doctor --build`; until then the PyTorch path is used"
+    return Check("cpu kernels", "wrong" if build else "missing", str(found), advice)
+
+
 def _backends() -> Iterator[Check]:
     """LINNET_BACKEND, then for each op the backends that do compute here: each is tried."""
     import torch
@@ -112,15 +130,18 @@ def _backends() -> Iterator[Check]:
     from linnet import ops
     from linnet.errors import InputError
     from linnet.ops.backend import NAMES
+    from linnet.ops.cpu.build import built
 
     wanted = os.environ.get("LINNET_BACKEND")
     known = not wanted or wanted in NAMES
     advice = "" if known else f"set LINNET_BACKEND to one of {', '.join(NAMES)}, or unset it"
     yield Check("LINNET_BACKEND", "ok" if known else "wrong", wanted or "not set: linnet chooses", advice)
-    x = torch.ones(1, 1, 4, 2)
+    x = torch.ones(1, 1, 4, 8)
     for op in (ops.linear_attention, ops.exp_attention, ops.block_attention):
         usable = []
         for backend in NAMES:
+            if backend == "cpu" and built() is None:  # a diagnosis compiles nothing
+                continue
             try:
                 op(x, x, x, causal=True, backend=backend)
             except (InputError, ImportError):

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from linnet.errors import InputError
 from linnet.ops import reference
-from linnet.ops.backend import choose
+from linnet.ops.backend import choose_kernel
 from linnet.ops.exponential_chunk import Maybe, chunks, exp_, store
-from linnet.ops.layout import check_qkv, check_state, layout
+from linnet.ops.layout import Layout, check_qkv, check_state, layout
 from linnet.ops.operator import Operator
 from linnet.ops.precision import FLOOR, State, accumulator, no_autocast, refuse_forward_mode
 
@@ -49,10 +49,20 @@ def exp_attention(
     D, E = log_q.shape[3], v.shape[3]
     check_state(state, [(B, H, D, E), (B, H, D), (B, H, D)], v.device)
     refuse_forward_mode(log_q, log_k, v, *(state or ()))
-    if choose("exp_attention", ("reference", "torch"), backend) == "reference":
+    name = choose_kernel("exp_attention", log_q, v, backend)
+    if name == "reference":
         return reference.exp_attention(log_q, log_k, v, causal, key_mask, segments, state, return_state)
     where = layout(B, N, key_mask, segments, v.device)
     real, run = where.real, where.run
+    if name == "cpu":
+        o, after = _on_cpu(log_q, log_k, v, None, None, where, causal, state)
+        return (o, after) if return_state else o
+    if name == "triton":
+        from linnet.ops.triton.exponential import exponential
+
+        before = (None, None, None) if state is None else tuple(part.float() for part in state)
+        o, _, _, S, z, m = exponential(log_q, log_k, v, real, run, *before, causal)
+        return (o, (S, z, m.detach())) if return_state else o
     S, z, m = _empty_state(log_k, v) if state is None else (part.to(accumulator(v.dtype)) for part in state)
     with no_autocast(v.device):
         if N == 1:
@@ -62,6 +72,51 @@ def exp_attention(
             if run is not None and not causal:
                 o = _add_later(o, den, r, log_q, log_k, v, real, run)
     return (o, (S, z, m.detach())) if return_state else o
+
+
+def scaled_exp_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    causal: bool,
+    key_mask: Tensor | None = None,
+    segments: Tensor | None = None,
+    state: State | None = None,
+) -> tuple[Tensor, State]:
+    """`exp_attention` of alpha q and beta k with its state, without these products where a kernel can do without.
+
+    alpha and beta are (B,H,N,1), (B,H,1,1) or one number, positive, and carry no gradient.
+    """
+    if choose_kernel("exp_attention", q, v, None) == "cpu":
+        where = layout(q.shape[0], q.shape[2], key_mask, segments, v.device)
+        return _on_cpu(q, k, v, alpha, beta, where, causal, state)
+    o, after = exp_attention(alpha * q, beta * k, v, causal, key_mask, segments, state, return_state=True)
+    return o, after
+
+
+def token_moments(x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Sum and sum of squares of each token's entries, (B,H,N) in float64; None where the CPU's kernels do not serve."""
+    if choose_kernel("exp_attention", x, x, None) != "cpu":
+        return None
+    from linnet.ops.cpu.exponential import moments
+
+    sums: tuple[Tensor, Tensor] = moments(x, real)
+    return sums
+
+
+def _on_cpu(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, where: Layout, causal: bool, state: State | None
+) -> tuple[Tensor, State]:
+    """By the CPU's kernels."""
+    from linnet.ops.cpu.exponential import exponential
+
+    B, H = q.shape[:2]
+    scales = [None if x is None else x.expand(B, H, x.shape[-2] if x.dim() > 1 else 1, 1) for x in (alpha, beta)]
+    before = (None, None, None) if state is None else tuple(part.to(v.dtype) for part in state)
+    o, _, _, S, z, m = exponential(q, k, v, *scales, where.real, where.run, *before, causal)
+    return o, (S, z, m.detach())
 
 
 def _empty_state(k: Tensor, v: Tensor) -> State:

@@ -1,0 +1,1 @@
+"""Kernels for the CPU: C++ that the user's own compiler builds once; imported only where an op uses them."""

@@ -1,0 +1,155 @@
+"""Compiles the kernels with the machine's own C++ compiler on first use, keeps them in the user's cache, loads them.
+
+The file's name holds a key (source, flags, processor) and the digest of its own contents: another version or another
+processor has another name, and a file that is damaged does not answer to its name and is built anew.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from linnet.errors import LinnetError
+
+SOURCE = Path(__file__).parent / "source"
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+# Tried in order: the first that gives a working library is kept. Apple's compiler has no OpenMP: one thread then.
+VARIANTS = (
+    ("-march=native", "-fopenmp"),
+    ("-mcpu=native", "-fopenmp"),
+    ("-march=native", "-fopenmp-simd"),
+    ("-mcpu=native", "-fopenmp-simd"),
+    ("-fopenmp",),
+    ("-fopenmp-simd",),
+)
+CHECK = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).linnet_check())"
+SECONDS = 300  # a compiler that takes longer is stopped
+
+
+class Kernels(NamedTuple):
+    """The loaded library, or the one-line reason why there is none."""
+
+    library: ctypes.CDLL | None
+    path: Path | None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.library is None:
+            return self.reason
+        threads = "OpenMP" if self.library.linnet_openmp() else "no OpenMP: one thread"
+        return f"vectors of {self.library.linnet_floats()} floats, {threads}, {self.path}"
+
+
+class BuildError(LinnetError):
+    """Why the kernels cannot be built, in one line."""
+
+
+@cache
+def kernels() -> Kernels:
+    """The kernels, compiled if the cache has none: asked once in a process, so that a failure is not repeated."""
+    return load()
+
+
+def load(again: bool = False) -> Kernels:
+    """The kernels, compiled if the cache has none, or in any case with `again`."""
+    try:
+        path = (None if again else built()) or build(again)
+        return Kernels(ctypes.CDLL(str(path)), path)
+    except (BuildError, OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        return Kernels(None, None, " ".join(str(error).split()))
+
+
+def folder() -> Path:
+    """Where compiled kernels are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "linnet" / "kernels"
+
+
+def key() -> str:
+    """A digest of all that decides what the compiler makes: source, flags, processor."""
+    parts = [" ".join(FLAGS), repr(VARIANTS), platform.system(), _processor()]
+    parts += [path.name + "\n" + path.read_text() for path in sorted(SOURCE.iterdir()) if path.is_file()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    """What tells one kind of processor from another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    flags = next((line for line in lines if line.split(":")[0].strip() in ("flags", "Features")), "")
+    return f"{platform.machine()} {platform.processor()} {flags}"
+
+
+def built() -> Path | None:
+    """The compiled kernels in the cache, if they are whole and ours."""
+    for path in folder().glob(f"{key()}-*.so") if folder().is_dir() else []:
+        with contextlib.suppress(OSError):
+            whole = path.stem.split("-")[1] == hashlib.sha256(path.read_bytes()).hexdigest()
+            if whole and path.stat().st_uid == os.getuid():
+                return path
+    return None
+
+
+def build(again: bool = False) -> Path:
+    """Compile, try in a process of its own, and put under the final name in one step; `again`: also if it is there."""
+    if os.name != "posix":
+        raise BuildError(f"the kernels are not built on {platform.system()}")
+    place = folder()
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _alone(place), tempfile.TemporaryDirectory(dir=place) as scratch:
+            return (None if again else built()) or _compile(Path(scratch), place)
+    except OSError as error:
+        raise BuildError(f"{place} cannot be written: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Other processes that want the same kernels wait for these; the lock goes with its process."""
+    import fcntl
+
+    with open(place / "lock", "w") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks: then each builds its own
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(scratch: Path, place: Path) -> Path:
+    compiler = next((found for found in map(shutil.which, COMPILERS) if found), None)
+    if compiler is None:
+        raise BuildError(f"no C++ compiler was found: {', '.join(COMPILERS)} are not on the PATH")
+    library, reasons = scratch / "kernels.so", []
+    for variant in VARIANTS:
+        command = [compiler, *FLAGS, *variant, str(SOURCE / "kernels.cpp"), "-o", str(library)]
+        trial = [sys.executable, "-c", CHECK, str(library)]
+        reason = _run(command, f"{compiler} failed") or _run(trial, "the compiled kernels do not work here")
+        if not reason:
+            final = place / f"{key()}-{hashlib.sha256(library.read_bytes()).hexdigest()}.so"
+            os.replace(library, final)
+            return final
+        reasons.append(reason)
+    raise BuildError(reasons[0])
+
+
+def _run(command: list[str], what: str) -> str:
+    """Nothing, or what went wrong, in one line."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"{what}: it took more than {SECONDS} seconds"
+    if done.returncode == 0:
+        return ""
+    lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or [""]
+    return f"{what} (exit code {done.returncode}): {lines[0].strip()[:200]}"

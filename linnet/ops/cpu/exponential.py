@@ -1,0 +1,117 @@
+"""Attention on logarithms of features by the CPU's kernels: one call forward, one backward, and their operator.
+
+Inputs as `exponential.py` of the ops has them, q and k to be multiplied by alpha and beta (B,H,N) or (B,H,1), which
+carry no gradient: so a scaled copy of the inputs is never made. What is saved for the backward pass are the inputs, the
+output, and for each query its largest exponent r and the logarithm of its denominator.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.ops.cpu.arguments import Maybe, address, call, dense, empty_rows, rows, shares, view
+from linnet.ops.operator import Operator
+
+Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _call(name: str, q: Tensor, v: Tensor, real: Maybe, run: Maybe, *fields: Maybe) -> None:
+    """Fill in `struct Exponential` and call the kernel; `fields` are its eight views, then its addresses."""
+    (B, H, N, D), E, alpha = q.shape, v.shape[3], fields[-2]
+    threads, group, _ = shares(q, D * E)
+    views = [number for x in fields[:8] for number in view(x)]
+    sizes = B, H, N, D, E, 1, min(threads, B * H), group, 1
+    single = alpha is not None and alpha.shape[2] == 1
+    call(name, *sizes, address(real), address(run), *views, *(address(x) for x in fields[8:]), int(single))
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe,
+    m0: Maybe, causal: bool,
+) -> Outputs:  # fmt: skip
+    """o (B,H,N,E), the denominators' logarithms and r (B,H,N), and the state after the last token."""
+    results = o, less, r, S, z, m = _fake(q, k, v, alpha, beta, real, run, S0, z0, m0, causal)
+    q, k, v = rows(q), rows(k), rows(v)
+    alpha, beta, real, run, S0, z0, m0 = (dense(x) for x in (alpha, beta, real, run, S0, z0, m0))
+    name = "linnet_exp_causal" if causal else "linnet_exp_bidirectional"
+    views = q, k, v, o, None, None, None, None
+    _call(name, q, v, real, run, *views, less, S0, z0, S, z, None, None, None, None, r, m0, m, alpha, beta)
+    return results
+
+
+def _fake(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe,
+    m0: Maybe, causal: bool,
+) -> Outputs:  # fmt: skip
+    (B, H, N, D), E = q.shape, v.shape[3]
+    state = v.new_empty(B, H, D, E), v.new_empty(B, H, D), v.new_empty(B, H, D)
+    return empty_rows(v), v.new_empty(B, H, N), v.new_empty(B, H, N), *state
+
+
+def _backward(
+    g: Tensor, gS: Maybe, gz: Maybe, q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe,
+    run: Maybe, S0: Maybe, z0: Maybe, m0: Maybe, causal: bool, o: Tensor, less: Tensor, r: Tensor, S1: Maybe,
+    z1: Maybe, m1: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v, S0 and z0."""
+    results = dq, dk, dv, dS, dz = _backward_fake(
+        g, gS, gz, q, k, v, alpha, beta, real, run, S0, z0, m0, causal, o, less, r, S1, z1, m1
+    )
+    g, q, k, v, o = rows(g), rows(q), rows(k), rows(v), rows(o)
+    alpha, beta, real, run = (dense(x) for x in (alpha, beta, real, run))
+    S0, z0, m0, gS, gz = (dense(x) for x in (S0, z0, m0, gS, gz))
+    name = "linnet_exp_causal_backward" if causal else "linnet_exp_bidirectional_backward"
+    views = q, k, v, o, g, dq, dk, dv
+    _call(name, q, v, real, run, *views, less, S0, z0, S1, z1, gS, gz, dS, dz, r, m0, m1, alpha, beta)
+    return results
+
+
+def _backward_fake(
+    g: Tensor, gS: Maybe, gz: Maybe, q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe,
+    run: Maybe, S0: Maybe, z0: Maybe, m0: Maybe, causal: bool, o: Tensor, less: Tensor, r: Tensor, S1: Maybe,
+    z1: Maybe, m1: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    (B, H, _, D), E, there = q.shape, v.shape[3], S0 is not None
+    state = v.new_empty(B, H, D if there else 0, E), v.new_empty(B, H, D if there else 0)
+    return empty_rows(q), empty_rows(k), empty_rows(v), *state
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+    *tensors, ctx.causal = inputs
+    o, less, r, S, z, m = output
+    ctx.set_materialize_grads(False)
+    whole = (None, None) if ctx.causal or inputs[6] is not None else (S, z)  # what all queries read
+    ctx.mark_non_differentiable(less, r, m)
+    ctx.save_for_backward(*tensors, o, less, r, *whole, m)
+
+
+def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
+    g, _, _, gS, gz, _ = gradients
+    saved = ctx.saved_tensors  # read once: activation checkpointing gives each tensor one time
+    inputs, outputs = saved[:10], saved[10:]
+    g = torch.zeros_like(saved[2]) if g is None else g
+    dq, dk, dv, dS, dz = _cpu_backward(g, gS, gz, *inputs, ctx.causal, *outputs)
+    stateful = inputs[7] is not None
+    return dq, dk, dv, None, None, None, None, dS if stateful else None, dz if stateful else None, None, None
+
+
+_cpu_backward = Operator("cpu_exponential_backward", _backward, _backward_fake)
+exponential = Operator("cpu_exponential", _forward, _fake, (_save, _gradients))
+
+
+def _moments(x: Tensor, real: Maybe) -> tuple[Tensor, Tensor]:
+    """Sum and sum of squares (B,H,N) of each token's entries in float64, 0 where not real."""
+    sums = _moments_fake(x, real)
+    x, real = rows(x), dense(real)
+    threads, _, _ = shares(x, x.shape[3])
+    call("linnet_moments", *x.shape, threads, address(real), *view(x), *(address(y) for y in sums))
+    return sums
+
+
+def _moments_fake(x: Tensor, real: Maybe) -> tuple[Tensor, Tensor]:
+    shape = x.shape[:3]
+    return x.new_empty(shape, dtype=torch.float64), x.new_empty(shape, dtype=torch.float64)
+
+
+moments = Operator("cpu_moments", _moments, _moments_fake)

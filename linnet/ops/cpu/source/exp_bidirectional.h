@@ -1,0 +1,176 @@
+// The bidirectional form of exponential.h: a strip's largest exponents are found before its tokens give to the state.
+#pragma once
+
+#include "bidirectional.h"
+#include "exponential.h"
+
+// Weights b of a strip's tokens relative to `peak`, which is raised to the largest of them; f as of `raise`.
+// `exponents(i, x)` writes those of token i, padded.
+template <class F>
+static inline bool raise_strip(int64_t M, const Shape& s, float* peak, Strip& x, Weights& w, F exponents) {
+    std::fill(x.q, x.q + s.Dp, NEVER);
+    for (int64_t i = 0; i < M; i++) {
+        exponents(i, w.b + i * w.ld);
+        for (int64_t c = 0; c < s.Dp; c += W) store(x.q + c, most(load(x.q + c), load(w.b + i * w.ld + c)));
+    }
+    const bool raised = raise(x.q, s.Dp, peak, x.k, w.f);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t c = 0; c < s.Dp; c += W)
+            store(w.b + i * w.ld + c, weight(load(w.b + i * w.ld + c) - load(peak + c)));
+    return raised;
+}
+
+static inline bool raise_keys(const ExpHead& h, int64_t t, int64_t M, float* m, Strip& x, Weights& w) {
+    return raise_strip(M, h.s, m, x, w, [&](int64_t i, float* to) { h.key_exponents(t + i, to); });
+}
+
+static void exp_write_keys(const ExpHead& h, int64_t t, int64_t M, float* S, float* m, Strip& x, Weights& w) {
+    const Shape& s = h.s;
+    float* z = S + s.D * s.Ep;
+    if (raise_keys(h, t, M, m, x, w)) {
+        shrink_rows(S, s.D, s.Ep, w.f);
+        for (int64_t c = 0; c < s.Dp; c++) z[c] *= w.f[c];
+    }
+    write(M, s.D, s.Ep, {w.b, w.ld}, h.values(t, M, true, 0, x), S);
+    for (int64_t i = 0; i < M; i++) add(z, w.b + i * w.ld, s.Dp);
+}
+
+static void exp_read_keys(const ExpHead& h, int64_t t, int64_t M, float* S, const float* m, Strip& x, Weights& w) {
+    const Shape& s = h.s;
+    for (int64_t i = 0; i < M; i++) x.gain[i] = h.look(t + i, m, S + s.D * s.Ep, w.a + i * w.ld);
+    const Out o = room(h.o, t, s.E, x.o);
+    read(M, s.D, s.Ep, {w.a, w.ld}, S, o, x.gain);
+    put(h.o, t, M, s.E, o, nullptr);
+}
+
+static void exp_write_T(const ExpHead& h, int64_t t, int64_t M, float* T, float* m, Strip& x, Weights& w) {
+    if (raise_keys(h, t, M, m, x, w)) shrink_columns(T, h.s.K, h.s.Dp, w.f);
+    write(M, h.s.K, h.s.Dp, h.values(t, M, false, 1, x), {w.b, w.ld}, T);
+}
+
+static void exp_read_T(
+    const ExpHead& h, int64_t t, int64_t M, const float* T, const float* m, float* U, float* peak, Strip& x,
+    Weights& w) {
+    const Shape& s = h.s;
+    const Rows g = h.gradients(t, M, x);
+    for (int64_t i = 0; i < M; i++) h.query_weights(t + i, m, w.a + i * w.ld);
+    read(M, s.K, s.Dp, g, T, {x.o, s.Dp}, w.ones);
+    h.put_weighted(h.dq, t, M, x.o, w, h.alpha);
+    if (raise_strip(M, s, peak, x, w, [&](int64_t i, float* to) { h.seen(t + i, to); }))
+        shrink_columns(U, s.K, s.Dp, w.f);
+    write(M, s.K, s.Dp, g, {w.b, w.ld}, U);
+}
+
+static void exp_read_U(
+    const ExpHead& h, int64_t t, int64_t M, const float* U, const float* V, const float* peak, Strip& x, Weights& w) {
+    const Shape& s = h.s;
+    for (int64_t i = 0; i < M; i++) h.key_weights(t + i, peak, w.a + i * w.ld);
+    read(M, s.K, s.Dp, h.values(t, M, false, 1, x), U, {x.o, s.Dp}, w.ones);
+    h.put_weighted(h.dk, t, M, x.o, w, h.beta);
+    const Out dv = room(h.dv, t, s.E, x.y);
+    read(M, s.D, s.Ep, {w.a, w.ld}, V, dv, w.ones);
+    put(h.dv, t, M, s.E, dv, h.real);
+}
+
+// Each run of an item, and whether it is the row's first (last).
+template <class F>
+static inline void each_run(const Exponential& e, const Item& item, F f) {
+    for (int64_t t = item.t0, end; t < item.t1; t = end) {
+        const Item run = run_from(Head(e.l, item.first).run, item, t);
+        end = run.t1;
+        f(run, t == 0, end == e.l.N);
+    }
+}
+
+extern "C" void linnet_exp_bidirectional(const Exponential* problem) {
+    const Exponential& e = *problem;
+    const Shape s(e.l);
+    const Plan plan(e.l.B, e.l.H, e.l.N, e.l.group, 1);
+#pragma omp parallel num_threads(e.l.threads)
+    {
+        Strip x(s);
+        Weights w(s);
+        Memory own(e.l.group * (s.forward() + s.Dp));
+        float *states = own.take(e.l.group * s.forward()), *tops = own.take(0);
+#pragma omp for schedule(dynamic)
+        for (int64_t j = 0; j < plan.items; j++)
+            each_run(e, plan[j], [&](const Item& item, bool first, bool last) {
+                const auto top = [&](const float* S) { return tops + (S - states) / s.forward() * s.Dp; };
+                for (int64_t i = item.first; i < item.last; i++) {
+                    float* S = states + (i - item.first) * s.forward();
+                    std::fill(S, S + s.forward(), 0.0f);
+                    if (first) load_state(Head(e.l, i), i, S);
+                    load_tops(first ? e.m0 : nullptr, i, s, 1, top(S));
+                }
+                for (const bool writes : {true, false})
+                    each_strip(nullptr, item, [&](int64_t t, int64_t M, bool) {
+                        for (int64_t i = item.first; i < item.last; i++) {
+                            float* S = states + (i - item.first) * s.forward();
+                            (writes ? exp_write_keys(ExpHead(e, i), t, M, S, top(S), x, w)
+                                    : exp_read_keys(ExpHead(e, i), t, M, S, top(S), x, w));
+                        }
+                    });
+                for (int64_t i = item.first; last && i < item.last; i++) {
+                    const float* S = states + (i - item.first) * s.forward();
+                    save_state(Head(e.l, i), i, S), std::copy_n(top(S), s.D, e.m1 + i * s.D);
+                }
+            });
+    }
+}
+
+extern "C" void linnet_exp_bidirectional_backward(const Exponential* problem) {
+    const Exponential& e = *problem;
+    const Shape s(e.l);
+    const Plan plan(e.l.B, e.l.H, e.l.N, e.l.group, 1);
+    const int64_t turned = s.D * s.Ep, n = e.l.group;
+#pragma omp parallel num_threads(e.l.threads)
+    {
+        Strip x(s);
+        Weights w(s);
+        Memory own(n * (2 * s.backward() + turned + 2 * s.Dp));
+        float *Ts = own.take(n * s.backward()), *Us = own.take(n * s.backward()), *Vs = own.take(n * turned);
+        float *tops = own.take(n * s.Dp), *peaks = own.take(0);
+        std::fill(Vs, Vs + n * turned, 0.0f);
+#pragma omp for schedule(dynamic)
+        for (int64_t j = 0; j < plan.items; j++)
+            each_run(e, plan[j], [&](const Item& item, bool first, bool last) {
+                const bool whole = !Head(e.l, item.first).run;  // then the outgoing state is what all queries read
+                const auto each_head = [&](auto f) {
+                    for (int64_t i = item.first, k = 0; i < item.last; i++, k++)
+                        f(i, Ts + k * s.backward(), Us + k * s.backward(), Vs + k * turned, tops + k * s.Dp,
+                          peaks + k * s.Dp);
+                };
+                const auto strips = [&](auto f) {
+                    each_strip(nullptr, item, [&](int64_t t, int64_t M, bool) {
+                        each_head([&](int64_t i, float* T, float* U, float* V, float* m, float* peak) {
+                            f(ExpHead(e, i), t, M, T, U, V, m, peak);
+                        });
+                    });
+                };
+                each_head([&](int64_t i, float* T, float* U, float*, float* m, float* peak) {
+                    const Head h(e.l, i);
+                    turn_state(h, i, whole ? e.l.S1 : first ? e.l.S0 : nullptr, whole ? e.l.z1 : first ? e.l.z0 : nullptr, T);
+                    load_tops(whole ? e.m1 : first ? e.m0 : nullptr, i, s, 1, m);
+                    std::fill(U, U + s.backward(), 0.0f), std::fill(peak, peak + s.Dp, FLOOR);
+                    if (last) load_gradient(e, i, s, U, peak);
+                });
+                if (!whole)
+                    strips([&](const ExpHead& h, int64_t t, int64_t M, float* T, float*, float*, float* m, float*) {
+                        exp_write_T(h, t, M, T, m, x, w);
+                    });
+                strips([&](const ExpHead& h, int64_t t, int64_t M, float* T, float* U, float*, float* m, float* peak) {
+                    exp_read_T(h, t, M, T, m, U, peak, x, w);
+                });
+                each_head([&](int64_t, float*, float* U, float* V, float*, float*) {
+                    transpose(U, s.E, s.D, s.Dp, V, s.Ep);
+                });
+                strips([&](const ExpHead& h, int64_t t, int64_t M, float*, float* U, float* V, float*, float* peak) {
+                    exp_read_U(h, t, M, U, V, peak, x, w);
+                });
+                if (first)
+                    each_head([&](int64_t i, float*, float* U, float*, float*, float* peak) {
+                        save_exp_gradient(e, i, s, U, peak);
+                    });
+            });
+    }
+}

@@ -1,0 +1,83 @@
+"""A decoding step by one kernel equals the step in PyTorch, leaves its state alone, and knows when not to serve."""
+
+import pytest
+import torch
+
+from linnet import create_attention, create_mixer
+from linnet.errors import InputError
+from linnet.ops.backend import no_kernels
+
+pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+CORES = [
+    ("elu", {}),
+    ("norm", {}),
+    ("norm", {"positions": "rope"}),
+    ("norm", {"positions": "none", "phi": "elu", "xnorm": "none"}),
+    ("lln", {}),
+    ("lln", {"match": "paper"}),
+]
+
+
+@pytest.mark.parametrize("name,options", CORES)
+@pytest.mark.parametrize("B,H,D,E", [(1, 8, 64, 64), (3, 5, 24, 9), (40, 2, 70, 80)])
+@torch.no_grad()
+def test_equals_the_torch_path(
+    monkeypatch: pytest.MonkeyPatch, name: str, options: dict, B: int, H: int, D: int, E: int
+) -> None:
+    core = create_attention(name, heads=H, head_dim=D, causal=True, **options)
+    q, k, v = (torch.randn(B, 30, H, width).transpose(1, 2) for width in (D, D, E))
+    _, state = core.prefill(q[:, :, :20], k[:, :, :20], v[:, :, :20])
+    theirs = state = tuple(x.contiguous() for x in state)
+    for t in range(20, 30):
+        token = [x[:, :, t : t + 1] for x in (q, k, v)]
+        before = [x.clone() for x in state]
+        assert core.quick_step(*token, state) is not None
+        o, after = core.step(*token, state)
+        assert all(torch.equal(a, b) for a, b in zip(state, before, strict=True))
+        with monkeypatch.context() as chosen:
+            chosen.setenv("LINNET_BACKEND", "torch")
+            assert core.quick_step(*token, theirs) is None
+            expected, theirs = core.step(*token, theirs)
+        for a, b in zip((o, *after), (expected, *theirs), strict=True):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            assert float((a - b).abs().max()) <= 1e-5 * float(b.abs().max())
+        state = after
+
+
+@pytest.mark.parametrize("name", ["elu", "norm", "lln"])
+def test_it_does_not_serve_what_it_cannot(name: str) -> None:
+    core = create_attention(name, heads=2, head_dim=16, causal=True)
+    q, k, v = (torch.randn(2, 2, 1, 16) for _ in range(3))
+    with torch.no_grad():
+        _, state = core.prefill(q, k, v)
+        _, state = core.step(q, k, v, state)
+        assert core.quick_step(q, k, v, state) is not None
+        assert core.quick_step(q.double(), k.double(), v.double(), state) is None
+        assert core.quick_step(*(x.bfloat16() for x in (q, k, v)), state) is None
+        assert core.quick_step(q, k, v, state[:-1]) is None
+        assert core.quick_step(q, k, v, (state[0].mT, *state[1:])) is None
+        assert core.quick_step(q, k, v[:1], state) is None
+        assert core.quick_step(q[..., ::2], k, v, state) is None
+        with pytest.raises(InputError, match="state holds"):
+            core.step(q, k, v, (state[0][:1], *state[1:]))
+        with pytest.raises(InputError, match="one token, not 3"):
+            core.step(*(x.expand(-1, -1, 3, -1) for x in (q, k, v)), state)
+    q.requires_grad_()
+    assert core.quick_step(q, k, v, state) is None
+    assert core.step(q, k, v, state)[0].requires_grad
+
+
+@torch.no_grad()
+def test_the_mixer_steps_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixer = create_mixer("norm", width=64, heads=4, causal=True)
+    x = torch.randn(3, 12, 64)
+    whole = mixer(x)
+    y, state = mixer.prefill(x[:, :5])
+    parts, served = [y], []
+    quick = mixer.core.quick_step
+    monkeypatch.setattr(mixer.core, "quick_step", lambda *args: served.append(quick(*args)) or served[-1])
+    for t in range(5, 12):
+        y, state = mixer.step(x[:, t : t + 1], state)
+        parts.append(y)
+    assert torch.allclose(torch.cat(parts, dim=1), whole, atol=1e-5)
+    assert sum(found is not None for found in served) >= 6  # the first state of a prefill may have other strides
