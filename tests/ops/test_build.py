@@ -1,5 +1,6 @@
 """The kernels are compiled once, by whoever comes first; whatever goes wrong leaves the PyTorch path and a reason."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -67,6 +68,12 @@ def test_without_kernels_the_torch_path_serves(
         linear_attention(x, x, x, backend="cpu")
     assert reason in str(error.value) and "\n" not in str(error.value)
     assert not list(cache.glob("*.so"))
+
+
+def test_a_compiler_gives_kernels() -> None:
+    """Where one is, tests of the kernels do not skip: a mistake in the source would look like a missing compiler."""
+    if any(map(shutil.which, build.COMPILERS)):
+        assert no_kernels() == ""
 
 
 @needs_compiler

@@ -1,5 +1,6 @@
 // What is compiled: every kernel, behind plain C functions that take one pointer to a problem.
 #include "bidirectional.h"
+#include "block.h"
 #include "causal.h"
 #include "decode.h"
 #include "exp_bidirectional.h"
