@@ -53,7 +53,7 @@ def linear_attention(
         from linnet.ops.cpu.linear import linear
 
         S0, z0 = (*(x.to(v.dtype) for x in state or ()), None, None)[:2]
-        o, _, *after = linear(phi_q, phi_k, v, where.real, where.run, S0, z0, causal, normalize)
+        o, _, *after = linear(phi_q, phi_k, v, where.real, where.run, S0, z0, causal, normalize, "", None, None, None)
         return (o, tuple(after[: 1 + normalize])) if return_state else o
     dtype, wide = v.dtype, accumulator(v.dtype)
     if not causal or (log_decay is not None and log_decay.requires_grad):  # sums that half precision would spoil

@@ -17,7 +17,7 @@ from linnet.ops.operator import Operator
 def _call(
     name: str, views: tuple[Maybe, ...], real: Maybe, ids: Maybe, block: int, rela: bool, causal: bool, scale: float
 ) -> None:
-    """Fill in `struct Block`, which begins with a `struct Linear` without states, and call the kernel."""
+    """Fill in `struct Block`, which begins with a `struct Linear` without states or features, and call the kernel."""
     q, v = views[0], views[2]
     assert q is not None
     assert v is not None
@@ -27,7 +27,7 @@ def _call(
     numbers = [number for x in views for number in view(x)]
     (bits,) = struct.unpack("q", struct.pack("d", scale))
     sizes = B, H, N, D, E, 0, threads, 1, 1
-    call(name, *sizes, address(real), address(ids), *numbers, *(0,) * 9, block, int(rela), int(causal), bits)
+    call(name, *sizes, address(real), address(ids), *numbers, *(0,) * 10, block, int(rela), int(causal), bits)
 
 
 def _forward(

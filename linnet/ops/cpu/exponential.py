@@ -36,7 +36,7 @@ def _forward(
     alpha, beta, real, run, S0, z0, m0 = (dense(x) for x in (alpha, beta, real, run, S0, z0, m0))
     name = "linnet_exp_causal" if causal else "linnet_exp_bidirectional"
     views = q, k, v, o, None, None, None, None
-    _call(name, q, v, real, run, *views, less, S0, z0, S, z, None, None, None, None, r, m0, m, alpha, beta)
+    _call(name, q, v, real, run, *views, less, S0, z0, S, z, None, None, None, None, None, r, m0, m, alpha, beta)
     return results
 
 
@@ -63,7 +63,7 @@ def _backward(
     S0, z0, m0, gS, gz = (dense(x) for x in (S0, z0, m0, gS, gz))
     name = "linnet_exp_causal_backward" if causal else "linnet_exp_bidirectional_backward"
     views = q, k, v, o, g, dq, dk, dv
-    _call(name, q, v, real, run, *views, less, S0, z0, S1, z1, gS, gz, dS, dz, r, m0, m1, alpha, beta)
+    _call(name, q, v, real, run, *views, less, S0, z0, S1, z1, gS, gz, dS, dz, None, r, m0, m1, alpha, beta)
     return results
 
 

@@ -6,6 +6,7 @@
 #include "exp_bidirectional.h"
 #include "exp_causal.h"
 #include "moments.h"
+#include "norm.h"
 
 #include <cmath>
 
