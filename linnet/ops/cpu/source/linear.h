@@ -84,7 +84,8 @@ struct Head {
         return {to, ld};
     }
     // Gradients of a strip's queries or keys to their place, as those of what the features were made of.
-    void put_slopes(const Row& x, const Row& to, int64_t t, int64_t M, Out g, const uint8_t* real_, const Strip& strip) const {
+    void put_slopes(
+        const Row& x, const Row& to, int64_t t, int64_t M, Out g, const uint8_t* real_, const Strip& strip) const {
         const Feature* f = p.feature;
         double* dtheta = f && f->dtheta ? f->dtheta + (i * p.spans + strip.span) * (s.D / 2) : nullptr;
         for (int64_t j = 0; f && j < M; j++)

@@ -12,7 +12,9 @@ struct Norm {
     double eps;
 };
 
-static inline float* token(const View& x, int64_t b, int64_t h, int64_t t) { return x.data + b * x.b + h * x.h + t * x.n; }
+static inline float* token(const View& x, int64_t b, int64_t h, int64_t t) {
+    return x.data + b * x.b + h * x.h + t * x.n;
+}
 
 extern "C" void linnet_srms(const Norm* problem) {
     const Norm& p = *problem;
