@@ -14,9 +14,10 @@ from linnet.ops.cpu.arguments import SMALL, Maybe, address, call, dense, empty_r
 from linnet.ops.operator import Operator
 
 
-def _call(
-    name: str, views: tuple[Maybe, ...], real: Maybe, ids: Maybe, block: int, rela: bool, causal: bool, scale: float
-) -> None:
+def call_block(
+    name: str, views: tuple[Maybe, ...], real: Maybe, ids: Maybe, block: int, rela: bool, causal: bool, scale: float,
+    join: bool = False,
+) -> None:  # fmt: skip
     """Fill in `struct Block`, which begins with a `struct Linear` without states or features, and call the kernel."""
     q, v = views[0], views[2]
     assert q is not None
@@ -27,7 +28,8 @@ def _call(
     numbers = [number for x in views for number in view(x)]
     (bits,) = struct.unpack("q", struct.pack("d", scale))
     sizes = B, H, N, D, E, 0, threads, 1, 1
-    call(name, *sizes, address(real), address(ids), *numbers, *(0,) * 10, block, int(rela), int(causal), bits)
+    own = block, int(rela), int(causal), bits, int(join)
+    call(name, *sizes, address(real), address(ids), *numbers, *(0,) * 10, *own)
 
 
 def _forward(
@@ -36,7 +38,7 @@ def _forward(
     """o (B,H,N,E)."""
     o = empty_rows(v)
     views = rows(q), rows(k), rows(v), o, None, None, None, None
-    _call("linnet_block", views, dense(real), dense(ids), block, rela, causal, scale)
+    call_block("linnet_block", views, dense(real), dense(ids), block, rela, causal, scale)
     return o
 
 
@@ -53,7 +55,7 @@ def _backward(
     """Gradients of q, k and v."""
     slopes = empty_rows(q), empty_rows(k), empty_rows(v)
     views = rows(q), rows(k), rows(v), None, rows(g), *slopes
-    _call("linnet_block_backward", views, dense(real), dense(ids), block, rela, causal, scale)
+    call_block("linnet_block_backward", views, dense(real), dense(ids), block, rela, causal, scale)
     return slopes
 
 

@@ -13,6 +13,7 @@ struct Block {
     Linear l;  // with masks.run the number of each token's block, or null: blocks of w tokens from the first
     int64_t w, rela, causal;
     double scale;
+    int64_t join;  // results are halves of sums: forward of o and what is in l.g, backward of gradients and what is there
 };
 
 struct Part {  // one block: tokens t .. t + n of row b; `from` .. `to` are they, and padding beside them
@@ -128,9 +129,25 @@ struct BlockHead : Head {
         }
     }
 
-    void clear(const Row& to, int64_t width) const {
+    // Where a strip's results may go, and from there to their place.
+    Out space(const Row& to, int64_t t, int64_t width, float* copy) const {
+        return p.join ? Out{copy, padded(width)} : room(to, t, width, copy);
+    }
+    void settle(const Row& to, const Row& there, int64_t t, int64_t M, int64_t width, Out o) const {
+        for (int64_t i = 0; i < M; i++) {
+            float* y = to.p + (t + i) * to.ld;
+            const float *x = o.p + i * o.ld, *z = there.p + (t + i) * there.ld;
+            if (p.join)
+                for (int64_t e = 0; e < width; e++) y[e] = 0.5f * (x[e] + z[e]);  // M15
+            else if (y != x)
+                std::memcpy(y, x, width * 4);
+        }
+    }
+    // The padding that was left out sees nothing and is seen by nothing.
+    void clear(const Row& to, const Row& there, int64_t width) const {
         for (int64_t t = part.from; t < part.to; t++)
-            if (t < part.t || t >= part.t + part.n) std::fill(to.p + t * to.ld, to.p + t * to.ld + width, 0.0f);
+            for (int64_t e = 0; (t < part.t || t >= part.t + part.n) && e < width; e++)
+                to.p[t * to.ld + e] = p.join ? 0.5f * there.p[t * there.ld + e] : 0.0f;
     }
 };
 
@@ -157,11 +174,11 @@ extern "C" void linnet_block(const Block* problem) {
         for (int64_t i = 0, M; i < n; i += M) {
             M = std::min<int64_t>(STRIP, n - i);
             h.weights(i, M, scale, r);
-            const Out o = room(h.o, t + i, s.E, r.x.o);
+            const Out o = h.space(h.o, t + i, s.E, r.x.o);
             read(M, std::min(h.columns(i, M), n), s.Ep, {r.A, h.wp}, r.v, o, r.x.gain);
-            put(h.o, t + i, M, s.E, o, nullptr);
+            h.settle(h.o, h.g, t + i, M, s.E, o);
         }
-        h.clear(h.o, s.E);
+        h.clear(h.o, h.g, s.E);
     });
 }
 
@@ -181,16 +198,13 @@ extern "C" void linnet_block_backward(const Block* problem) {
             const Rows g = take(h.g, t + i, M, s.E, false, nullptr, 0, r.x.g);
             read_some(M, s.E, h.columns(i, M), h.wp, g, r.vT, {r.X, h.wp}, ones);
             h.slopes(i, M, r);
-            const Out dq = room(h.dq, t + i, s.D, r.x.o);
+            const Out dq = h.space(h.dq, t + i, s.D, r.x.o);
             read(M, K, s.Dp, {r.X, h.wp}, r.k, dq, ones);
-            put(h.dq, t + i, M, s.D, dq, nullptr);
+            h.settle(h.dq, h.dq, t + i, M, s.D, dq);
             write(M, K, s.Dp, {r.X, h.wp}, take(h.q, t + i, M, s.D, true, nullptr, 0, r.x.q), r.dk);
             write(M, K, s.Ep, {r.A, h.wp}, take(h.g, t + i, M, s.E, true, nullptr, 0, r.x.g), r.dv);
         }
-        for (int64_t i = 0; i < n; i++) {
-            std::memcpy(h.dk.p + (t + i) * h.dk.ld, r.dk + i * s.Dp, s.D * 4);
-            std::memcpy(h.dv.p + (t + i) * h.dv.ld, r.dv + i * s.Ep, s.E * 4);
-        }
-        h.clear(h.dq, s.D), h.clear(h.dk, s.D), h.clear(h.dv, s.E);
+        h.settle(h.dk, h.dk, t, n, s.D, {r.dk, s.Dp}), h.settle(h.dv, h.dv, t, n, s.E, {r.dv, s.Ep});
+        h.clear(h.dq, h.dq, s.D), h.clear(h.dk, h.dk, s.D), h.clear(h.dv, h.dv, s.E);
     });
 }
