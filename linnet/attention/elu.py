@@ -5,21 +5,19 @@ o_t = phi(q_t)^T S_t / max(phi(q_t)^T z_t, 1e-6), phi = 1 + elu, S_t = sum_s phi
 
 import torch
 from torch import Tensor
-from torch.nn.functional import elu
 
 from linnet.attention.base import Core
 from linnet.attention.rows import Kernel
 from linnet.config import Settings
-from linnet.ops import linear_attention, reference
+from linnet.ops import reference
 from linnet.ops.cpu.decode import Mechanism, Stepper
+from linnet.ops.features import Features, feature_attention
+from linnet.ops.features import one_plus_elu as phi
 from linnet.ops.layout import layout
-from linnet.ops.precision import EPS, State, accumulator
+from linnet.ops.precision import EPS, State
 from linnet.registry import ATTENTION
 
-
-def phi(x: Tensor) -> Tensor:
-    """1 + elu(x), which is positive; the sum is taken in float32, where half precision would cancel to 0 at -7."""
-    return (elu(x.to(accumulator(x.dtype))) + 1).to(x.dtype)
+FEATURES = Features("1+elu")
 
 
 @ATTENTION.add("elu")
@@ -38,7 +36,7 @@ class EluAttention(Core):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
-        return linear_attention(phi(q), phi(k), v, causal, normalize=True, key_mask=key_mask, segments=segments)
+        return feature_attention(q, k, v, FEATURES, None, causal, True, key_mask, segments)[0]
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
@@ -51,9 +49,7 @@ class EluAttention(Core):
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
     ) -> tuple[Tensor, State]:
-        return linear_attention(
-            phi(q), phi(k), v, normalize=True, key_mask=key_mask, state=state, return_state=True
-        )
+        return feature_attention(q, k, v, FEATURES, normalize=True, key_mask=key_mask, state=state)
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         return [(B, self.heads, self.head_dim, E), (B, self.heads, self.head_dim)]

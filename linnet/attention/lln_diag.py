@@ -14,6 +14,8 @@ from linnet.attention.base import Core
 from linnet.attention.diag import DiagAttention, DiagOptions
 from linnet.attention.lln import LlnAttention, LlnOptions
 from linnet.errors import InputError, UnsupportedError
+from linnet.ops.joined import exp_block_mean
+from linnet.ops.layout import layout
 from linnet.ops.precision import State
 from linnet.registry import ATTENTION
 
@@ -69,6 +71,12 @@ class LlnDiagAttention(Core):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
+        if self.options.mix == "average":
+            where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+            alpha, beta, _ = self.lln.scales(q, k, causal, where)
+            o = exp_block_mean(q, k, v, alpha, beta, where, self.diag.options.block, causal)  # M15
+            if o is not None:
+                return o
         far = self.lln.attend(q, k, v, causal, key_mask, segments)
         return self._mix(far, self.diag.attend(q, k, v, causal, key_mask, segments))
 

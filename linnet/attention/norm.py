@@ -8,16 +8,16 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import elu, layer_norm
+from torch.nn.functional import layer_norm
 
 from linnet.attention.base import Core
-from linnet.attention.elu import phi as one_plus_elu
 from linnet.attention.relative import Positions, RelativePositions, positions_of
 from linnet.attention.rows import Kernel
 from linnet.config import Settings
 from linnet.errors import InputError
-from linnet.ops import linear_attention, reference
+from linnet.ops import reference
 from linnet.ops.cpu.decode import Mechanism, Stepper
+from linnet.ops.features import Features, feature_attention
 from linnet.ops.layout import layout
 from linnet.ops.precision import State, accumulator
 from linnet.ops.rms import rms, srms
@@ -58,6 +58,11 @@ class MergedNorm(nn.Module):
         return merged.unflatten(2, (o.shape[1], -1)).transpose(1, 2)
 
 
+def _wide(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """In float32 at least: the sums of half precision overflow before the norm."""
+    return tuple(x.to(accumulator(x.dtype)) for x in tensors)
+
+
 @ATTENTION.add("norm")
 class NormAttention(Core):
     """Unscaled linear attention followed by a norm over the merged heads."""
@@ -76,20 +81,20 @@ class NormAttention(Core):
         how = Mechanism(options.phi, ("S", "count"), options.xnorm == "srms")
         self.stepper = Stepper(how, heads, head_dim) if options.xnorm in ("srms", "none") else None
 
-    def _features(self, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """phi, then the rotation; in float32, since the sums of half precision overflow before the norm."""
-        phi, wide = one_plus_elu if self.options.phi == "1+elu" else elu, accumulator(q.dtype)
-        return self.positions(phi(q.to(wide)), position), self.positions(phi(k.to(wide)), position)
+    def _features(self, x: Tensor) -> Features:
+        """phi, then the rotation, for tensors on the device of x."""
+        return Features(self.options.phi, *self.positions.angles_and_mirror(x.device))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
-        phi_q, phi_k = self._features(q, k, positions_of(q, key_mask, segments)[0])
-        return linear_attention(phi_q, phi_k, v.to(phi_q.dtype), causal, key_mask=key_mask, segments=segments)
+        position, _ = positions_of(q, key_mask, segments)
+        q, k, v = _wide(q, k, v)
+        return feature_attention(q, k, v, self._features(q), position, causal, False, key_mask, segments)[0]
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        phi_q, phi_k = self._features(q, k, where.position)
+        where, features = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), self._features(q)
+        phi_q, phi_k = (features(x, where.position) for x in _wide(q, k))
         return reference.linear_weights(phi_q, phi_k, where, causal)  # M1
 
     def kernel(self, q: Tensor, k: Tensor) -> Kernel:
@@ -104,20 +109,19 @@ class NormAttention(Core):
     ) -> tuple[Tensor, State]:
         S, start = state if state is not None else (None, None)
         position, length = positions_of(q, key_mask, None, start)
-        phi_q, phi_k = self._features(q, k, position)
+        q, k, v = _wide(q, k, v)
         before = None if S is None else (S,)
-        v = v.to(phi_q.dtype)
-        o, (S,) = linear_attention(phi_q, phi_k, v, key_mask=key_mask, state=before, return_state=True)
+        o, (S,) = feature_attention(q, k, v, self._features(q), position, key_mask=key_mask, state=before)
         return o, (S, length)
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         return [(B, self.heads, self.head_dim, E), (B,)]
 
     def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
-        return None if self.stepper is None else self.stepper(q, k, v, state, *self.positions.angles_and_mirror())
+        return None if self.stepper is None else self.stepper(q, k, v, state, *self._features(q)[1:])
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-        S, start = state
-        phi_q, phi_k = self._features(q, k, start[:, None])
+        (S, start), features = state, self._features(q)
+        phi_q, phi_k = (features(x, start[:, None]) for x in _wide(q, k))
         S = torch.addcmul(S, phi_k.mT, v.to(S.dtype))  # (B, H, D, E)  M8
         return phi_q @ S, (S, start + 1)

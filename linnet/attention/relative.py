@@ -34,11 +34,11 @@ class RelativePositions(nn.Module):
             return rotate(x, rotary_angles(self.head_dim, x.device), position)
         return rotate(reflect(x, self.u), self.theta, position)
 
-    def angles_and_mirror(self) -> tuple[Tensor | None, Tensor | None]:
+    def angles_and_mirror(self, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
         """theta (D/2,) and u (D,), each None where there is none."""
         if self.kind == "lrpe":
             return self.theta, self.u
-        return rotary_angles(self.head_dim) if self.kind == "rope" else None, None
+        return rotary_angles(self.head_dim, device) if self.kind == "rope" else None, None
 
     def _apply(self, fn: Any, recurse: bool = True) -> "RelativePositions":
         """Angles stay float32 in a module that is turned to half: 8 bits of an angle, times t, are noise."""

@@ -13,11 +13,12 @@ from torch.nn import functional as F
 
 from linnet.errors import InputError, unknown
 from linnet.ops import reference
-from linnet.ops.backend import choose
+from linnet.ops.backend import choose, cpu_hurdle
 from linnet.ops.layout import Layout, check_qkv, layout
 from linnet.ops.precision import accumulator, no_autocast
 
 KINDS = ("softmax", "rela")
+LARGEST = 1024  # tokens of a block that the CPU's kernels take
 
 
 class Rule(NamedTuple):
@@ -55,10 +56,19 @@ def block_attention(
         raise InputError(f"block is {block!r}: it must be a whole number of at least 1")
     if scale is not None and (not isinstance(scale, int | float) or isinstance(scale, bool)):
         raise InputError(f"scale is {scale!r}: it must be a number or None")
-    if choose("block_attention", ("reference", "torch"), backend) == "reference":
+    hurdle = f"block is {block}, kernels take up to {LARGEST}" if min(block, N) > LARGEST else cpu_hurdle(q, v)
+    name = choose("block_attention", ("reference", "torch", "cpu"), backend, hurdle)
+    if name == "reference":
         return reference.block_attention(q, k, v, block, kind, causal, key_mask, segments, scale)
-    rule = Rule(kind, causal, q.shape[-1] ** -0.5 if scale is None else scale)
-    return attend_layout(q, k, v, layout(B, N, key_mask, segments, v.device), block, rule)
+    where = layout(B, N, key_mask, segments, v.device)
+    rule = Rule(kind, causal, q.shape[-1] ** -0.5 if scale is None else float(scale))
+    if name == "torch":
+        return attend_layout(q, k, v, where, block, rule)
+    from linnet.ops.cpu.block import block as kernel
+
+    ids = None if where.real is None and where.run is None else block_ids(where, block).expand(B, -1)
+    o: Tensor = kernel(q, k, v, where.real, ids, block, kind == "rela", causal, rule.scale)
+    return o
 
 
 def attend_layout(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: Rule) -> Tensor:

@@ -50,7 +50,8 @@ def linear_attention(
     where = layout(B, N, key_mask, segments, v.device)
     if name != "torch":
         S0, z0 = (*(x.to(accumulator(v.dtype)) for x in state or ()), None, None)[:2]
-        o, _, *after = _kernel(name)(phi_q, phi_k, v, where.real, where.run, S0, z0, causal, normalize)
+        more = ("", None, None, None) if name == "cpu" else ()  # features that the kernel could make itself
+        o, _, *after = _kernel(name)(phi_q, phi_k, v, where.real, where.run, S0, z0, causal, normalize, *more)
         return (o, tuple(after[: 1 + normalize])) if return_state else o
     dtype, wide = v.dtype, accumulator(v.dtype)
     if not causal or (log_decay is not None and log_decay.requires_grad):  # sums that half precision would spoil

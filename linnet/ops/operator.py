@@ -42,8 +42,7 @@ class Operator:
             self._function = type(name, (torch.autograd.Function,), parts)
 
     def __call__(self, *args: Any) -> Any:
-        # The compiler's tensors, and those of other extensions, are of another class than Tensor.
-        if _is_watched() or any(isinstance(x, Tensor) and type(x) not in _PLAIN for x in args):
+        if not is_plain(*args):
             return self._op(*args)
         if not torch.is_grad_enabled():
             return self._forward(*args)
@@ -51,7 +50,9 @@ class Operator:
         return self._op(*args) if self._function is None else self._function.apply(*args)
 
 
-def _is_watched() -> bool:
-    """Whether a compiler, a tracer or a transform of torch.func follows the call."""
-    transformed: bool = torch._C._are_functorch_transforms_active()
-    return torch.compiler.is_compiling() or transformed or torch._C._get_tracing_state() is not None
+def is_plain(*args: Any) -> bool:
+    """Whether no compiler, tracer, transform of torch.func or extension follows a call with these arguments."""
+    if torch._C._are_functorch_transforms_active() or torch._C._get_tracing_state() is not None:
+        return False
+    # The compiler's tensors, and those of other extensions, are of another class than Tensor.
+    return not torch.compiler.is_compiling() and all(type(x) in _PLAIN for x in args if isinstance(x, Tensor))

@@ -15,12 +15,17 @@ def rotary_angles(D: int, device: torch.device | None = None) -> Tensor:
     return 10000.0 ** (-torch.arange(0, D, 2, device=device, dtype=torch.float32) / D)  # (D/2,)
 
 
+def turns_of(theta: Tensor, position: Tensor) -> Tensor:
+    """e^(i t theta) in complex128 for `position` t (N,) or (B,N): (N, D/2) or (B, N, D/2)."""
+    # In float32 the angle of token 65,536 would be off by 0.004 radians.
+    angle = position[..., None].double() * theta.double()
+    return torch.polar(torch.ones_like(angle), angle)
+
+
 def rotate(x: Tensor, theta: Tensor, position: Tensor) -> Tensor:
     """Turn adjacent pairs of x (B,H,N,D) by position * theta; position is (N,) or (B,N)."""
     wide = x.to(accumulator(x.dtype))
-    # In float32 the angle of token 65,536 would be off by 0.004 radians.
-    angle = position[..., None].double() * theta.double()  # (N, D/2) or (B, N, D/2)
-    turn = torch.polar(torch.ones_like(angle), angle)  # e^(i t theta)
+    turn = turns_of(theta, position)
     turn = turn.to(torch.complex128 if wide.dtype == torch.float64 else torch.complex64)
     if turn.dim() == 3:
         turn = turn[:, None]  # (B, 1, N, D/2)

@@ -1,5 +1,7 @@
 """The kernels are compiled once, by whoever comes first; whatever goes wrong leaves the PyTorch path and a reason."""
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -44,6 +46,15 @@ def useless(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
+def endless(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = folder / "c++"
+    compiler.write_text(f"#!/bin/sh\nsleep 1000 & echo $! >> {folder}/left\nwait\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(build, "SECONDS", 0.5)
+    monkeypatch.setattr(build, "VARIANTS", build.VARIANTS[:1])
+
+
 def blocked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "cache").write_text("a file where the folder should be")
 
@@ -54,6 +65,7 @@ def blocked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (missing, "no C++ compiler was found"),
         (failing, "out of ideas"),
         (useless, "do not work here"),
+        (endless, "it took more than"),
         (blocked, "cannot be written"),
     ],
 )
@@ -67,6 +79,15 @@ def test_without_kernels_the_torch_path_serves(
         linear_attention(x, x, x, backend="cpu")
     assert reason in str(error.value) and "\n" not in str(error.value)
     assert not list(cache.glob("*.so"))
+    for process in (tmp_path / "left").read_text().split() if harm is endless else []:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(process), 0)
+
+
+def test_a_compiler_gives_kernels() -> None:
+    """Where one is, tests of the kernels do not skip: a mistake in the source would look like a missing compiler."""
+    if any(map(shutil.which, build.COMPILERS)):
+        assert no_kernels() == ""
 
 
 @needs_compiler

@@ -143,7 +143,8 @@ def test_compiles_to_one_graph(causal: bool) -> None:
 def test_operators_are_declared_rightly(causal: bool) -> None:
     q, k, v = (x.requires_grad_() for x in draw(2, 2, 40, 8, 9))
     S, z = torch.randn(2, 2, 8, 9, requires_grad=True), torch.rand(2, 2, 8, requires_grad=True)
-    inputs = q, k, v, key_mask("inner", 2, 40), segments(2, 40) if causal else None, S, z, causal, True
+    masks = key_mask("inner", 2, 40), segments(2, 40) if causal else None
+    inputs = q, k, v, *masks, S, z, causal, True, "", None, None, None
     tests = "test_schema", "test_faketensor", "test_autograd_registration"
     torch.library.opcheck(torch.ops.linnet.cpu_linear.default, inputs, test_utils=tests)
 

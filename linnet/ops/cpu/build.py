@@ -10,6 +10,7 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -145,11 +146,17 @@ def _compile(scratch: Path, place: Path) -> Path:
 
 def _run(command: list[str], what: str) -> str:
     """Nothing, or what went wrong, in one line."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return f"{what}: it took more than {SECONDS} seconds"
-    if done.returncode == 0:
+    pipe = subprocess.PIPE
+    # A session of its own: a compiler is several processes, and all of them must end.
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            _, said = process.communicate(timeout=SECONDS)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return f"{what}: it took more than {SECONDS} seconds"
+    if process.returncode == 0:
         return ""
-    lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or [""]
-    return f"{what} (exit code {done.returncode}): {lines[0].strip()[:200]}"
+    lines = [line for line in said.splitlines() if "error" in line] or said.splitlines() or [""]
+    return f"{what} (exit code {process.returncode}): {lines[0].strip()[:200]}"

@@ -26,30 +26,31 @@ def _call(name: str, q: Tensor, v: Tensor, real: Maybe, run: Maybe, *fields: May
     call(name, *sizes, address(real), address(run), *views, *(address(x) for x in fields[8:]), int(single))
 
 
-def _forward(
+def forward(
     q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe,
     m0: Maybe, causal: bool,
 ) -> Outputs:  # fmt: skip
     """o (B,H,N,E), the denominators' logarithms and r (B,H,N), and the state after the last token."""
-    results = o, less, r, S, z, m = _fake(q, k, v, alpha, beta, real, run, S0, z0, m0, causal)
+    results = o, less, r, S, z, m = fake(q, k, v, alpha, beta, real, run, S0, z0, m0, causal)
     q, k, v = rows(q), rows(k), rows(v)
     alpha, beta, real, run, S0, z0, m0 = (dense(x) for x in (alpha, beta, real, run, S0, z0, m0))
     name = "linnet_exp_causal" if causal else "linnet_exp_bidirectional"
     views = q, k, v, o, None, None, None, None
-    _call(name, q, v, real, run, *views, less, S0, z0, S, z, None, None, None, None, r, m0, m, alpha, beta)
+    _call(name, q, v, real, run, *views, less, S0, z0, S, z, None, None, None, None, None, r, m0, m, alpha, beta)
     return results
 
 
-def _fake(
+def fake(
     q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe,
     m0: Maybe, causal: bool,
 ) -> Outputs:  # fmt: skip
+    """Room for the results of `forward`."""
     (B, H, N, D), E = q.shape, v.shape[3]
     state = v.new_empty(B, H, D, E), v.new_empty(B, H, D), v.new_empty(B, H, D)
     return empty_rows(v), v.new_empty(B, H, N), v.new_empty(B, H, N), *state
 
 
-def _backward(
+def backward(
     g: Tensor, gS: Maybe, gz: Maybe, q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe,
     run: Maybe, S0: Maybe, z0: Maybe, m0: Maybe, causal: bool, o: Tensor, less: Tensor, r: Tensor, S1: Maybe,
     z1: Maybe, m1: Tensor,
@@ -63,7 +64,7 @@ def _backward(
     S0, z0, m0, gS, gz = (dense(x) for x in (S0, z0, m0, gS, gz))
     name = "linnet_exp_causal_backward" if causal else "linnet_exp_bidirectional_backward"
     views = q, k, v, o, g, dq, dk, dv
-    _call(name, q, v, real, run, *views, less, S0, z0, S1, z1, gS, gz, dS, dz, r, m0, m1, alpha, beta)
+    _call(name, q, v, real, run, *views, less, S0, z0, S1, z1, gS, gz, dS, dz, None, r, m0, m1, alpha, beta)
     return results
 
 
@@ -96,8 +97,8 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
     return dq, dk, dv, None, None, None, None, dS if stateful else None, dz if stateful else None, None, None
 
 
-_cpu_backward = Operator("cpu_exponential_backward", _backward, _backward_fake)
-exponential = Operator("cpu_exponential", _forward, _fake, (_save, _gradients))
+_cpu_backward = Operator("cpu_exponential_backward", backward, _backward_fake)
+exponential = Operator("cpu_exponential", forward, fake, (_save, _gradients))
 
 
 def _moments(x: Tensor, real: Maybe) -> tuple[Tensor, Tensor]:

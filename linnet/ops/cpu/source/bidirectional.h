@@ -19,7 +19,7 @@ static void read_T(const Head& h, int64_t t, int64_t M, const float* T, float* U
     const Rows g = h.upstream(t, M, false, x);
     const Out dq = room(h.dq, t, s.D, x.o);
     read(M, s.K, s.Dp, g, T, dq, x.gain);
-    put(h.dq, t, M, s.D, dq, nullptr);
+    h.put_slopes(h.q, h.dq, t, M, dq, nullptr, x);
     write(M, s.K, s.Dp, g, h.queries(t, M, true, x), U);
 }
 
@@ -28,7 +28,7 @@ static void read_U(const Head& h, int64_t t, int64_t M, const float* U, const fl
     const Shape& s = h.s;
     Out to = room(h.dk, t, s.D, x.o);
     read(M, s.K, s.Dp, h.values(t, M, false, h.p.normalize, x), U, to, x.gain);
-    put(h.dk, t, M, s.D, to, h.real);
+    h.put_slopes(h.k, h.dk, t, M, to, h.real, x);
     to = room(h.dv, t, s.E, x.o);
     read(M, s.D, s.Ep, h.keys(t, M, false, x), V, to, x.gain);
     put(h.dv, t, M, s.E, to, h.real);
@@ -117,6 +117,7 @@ extern "C" void linnet_bidirectional_backward(const Linear* problem) {
 #pragma omp for schedule(dynamic)
         for (int64_t j = 0; j < plan.items; j++) {
             float* U = place(plan[j]);
+            x.span = plan[j].span;
             for (int64_t t = plan[j].t0, e; t < plan[j].t1; t = e) {
                 const int64_t* run = Head(p, plan[j].first).run;
                 const Item item = run_from(run, plan[j], t);
@@ -143,7 +144,10 @@ extern "C" void linnet_bidirectional_backward(const Linear* problem) {
         }
         if (n > 1) {
 #pragma omp for schedule(dynamic)
-            for (int64_t j = 0; j < plan.items; j++) keys(plan[j], sum + plan[j].first * size);
+            for (int64_t j = 0; j < plan.items; j++) {
+                x.span = plan[j].span;
+                keys(plan[j], sum + plan[j].first * size);
+            }
         }
     }
 }

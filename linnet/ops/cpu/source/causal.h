@@ -21,7 +21,7 @@ static void causal_dq(const Head& h, int64_t t, int64_t M, bool fresh, float* T,
     const Rows g = h.upstream(t, M, false, x), v = h.values(t, M, false, h.p.normalize, x);
     const Out dq = room(h.dq, t, s.D, x.o);
     write_read(M, s.K, s.Dp, g, v, h.keys(t, M, true, x), dq, x.gain, T);
-    put(h.dq, t, M, s.D, dq, nullptr);
+    h.put_slopes(h.q, h.dq, t, M, dq, nullptr, x);
 }
 
 // dk and dv from the state U of later queries, and the same turned, V (D x E).
@@ -32,7 +32,7 @@ static void causal_dkv(const Head& h, int64_t t, int64_t M, bool fresh, float* U
     const Rows v = reversed(h.values(t, M, false, h.p.normalize, x), M), k = reversed(h.keys(t, M, false, x), M);
     Out to = room(h.dk, t, s.D, x.o);
     write_read(M, s.K, s.Dp, v, g, q, reversed(to, M), x.gain, U);
-    put(h.dk, t, M, s.D, to, h.real);
+    h.put_slopes(h.k, h.dk, t, M, to, h.real, x);
     to = room(h.dv, t, s.E, x.o);
     write_read(M, s.D, s.Ep, k, q, g, reversed(to, M), x.gain, V);
     put(h.dv, t, M, s.E, to, h.real);
@@ -156,6 +156,7 @@ extern "C" void linnet_causal_backward(const Linear* problem) {
         for (int64_t j = 0; j < plan.items; j++) {
             const Item item = plan[j];
             const int64_t* run = Head(p, item.first).run;
+            x.span = item.span;
             for (int64_t i = item.first; i < item.last; i++) {
                 float* T = states + (i - item.first) * size;
                 if (n > 1)

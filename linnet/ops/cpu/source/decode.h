@@ -72,32 +72,12 @@ static inline void step_state(
     }
 }
 
-// n numbers at x, then zeros up to a whole vector.
-static inline void padded_copy(const float* x, int64_t n, float* y) {
-    std::memcpy(y, x, n * 4);
-    std::fill(y + n, y + padded(n), 0.0f);
-}
-
-static inline void elu_features(const float* x, int64_t D, bool plus_one, float* y) {
-    padded_copy(x, D, y);
-    for (int64_t d = 0; d < D; d += W) store(y + d, elu(load(y + d), plus_one));
-}
-
-static inline void rotate(const float* u, const float* turn, int64_t D, float* x) {
-    const float twice = u ? 2 * dot(x, u, D) : 0;
-    for (int64_t d = 0; u && d < D; d++) x[d] -= twice * u[d];  // M4
-    for (int64_t d = 0; d < D; d += 2) {                        // M3
-        const float a = x[d], b = x[d + 1];
-        x[d] = a * turn[d] - b * turn[d + 1];
-        x[d + 1] = b * turn[d] + a * turn[d + 1];
-    }
-}
-
 static void linear_step(const Token& x, const float* turn, float* a, float* b) {
     const int64_t D = x.s.D, E = x.s.E, i = x.i;
     const Pointers& p = x.p;
     elu_features(x.q, D, x.s.phi, a), elu_features(x.k, D, x.s.phi, b);
-    if (p.theta) rotate(p.u, turn, D, a), rotate(p.u, turn, D, b);
+    if (p.u) reflect(p.u, D, a), reflect(p.u, D, b);
+    if (p.theta) rotate(turn, D, 1, a), rotate(turn, D, 1, b);
     step_state(D, E, nullptr, a, b, x.v, p.S + i * D * E, p.S1 + i * D * E, x.o);
     if (!p.z) return;
     for (int64_t d = 0; d < D; d++) p.z1[i * D + d] = p.z[i * D + d] + b[d];

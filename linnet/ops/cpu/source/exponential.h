@@ -12,6 +12,7 @@
 
 #include "linear.h"
 
+#include <cmath>
 #include <limits>
 
 constexpr float NEVER = -std::numeric_limits<float>::infinity();

@@ -1,10 +1,12 @@
 // What is compiled: every kernel, behind plain C functions that take one pointer to a problem.
 #include "bidirectional.h"
+#include "block.h"
 #include "causal.h"
 #include "decode.h"
 #include "exp_bidirectional.h"
 #include "exp_causal.h"
 #include "moments.h"
+#include "norm.h"
 
 #include <cmath>
 

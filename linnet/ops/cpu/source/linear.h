@@ -7,6 +7,7 @@
 // Both states are K x D: one thread's share of memory is small, and nothing of the forward pass is stored.
 #pragma once
 
+#include "features.h"
 #include "rows.h"
 
 constexpr float EPS = 1e-6f;  // a normalizer is at least this
@@ -20,6 +21,7 @@ struct Linear {
     float *S1, *z1;                // the outgoing one
     const float *gS, *gz;          // its gradient, or null
     float *dS, *dz;                // the gradient of the incoming one
+    const Feature* feature;        // what q and k are turned into, or null
 };
 
 struct Shape {  // sizes of states
@@ -34,6 +36,7 @@ struct Shape {  // sizes of states
 struct Strip {
     Memory memory;
     float *q, *k, *v, *g, *o, *y, *gain;
+    int64_t span = 0;  // of its row
     explicit Strip(const Shape& s) : memory(4 * STRIP * (padded(s.D + 1) + padded(s.E + 1)) + padded(STRIP)) {
         const int64_t D = STRIP * padded(s.D + 1), E = STRIP * padded(s.E + 1);
         q = memory.take(D), k = memory.take(D), v = memory.take(E), g = memory.take(E);
@@ -44,28 +47,53 @@ struct Strip {
 
 // One row: pointers of one head of one sequence.
 struct Head {
+    const int64_t i, b;
     const Linear& p;
     const Shape s;
     const Row q, k, v, o, g, dq, dk, dv;
     const uint8_t* real;
     const int64_t* run;
     float* den;
-    Head(const Linear& p_, int64_t i)
-        : Head(p_, i, i / p_.H, i % p_.H) {}
-    Head(const Linear& p_, int64_t i, int64_t b, int64_t h)
-        : p(p_), s(p_), q(row(p.q, b, h)), k(row(p.k, b, h)), v(row(p.v, b, h)), o(row(p.o, b, h)),
+    Head(const Linear& p_, int64_t i_)
+        : Head(p_, i_, i_ / p_.H, i_ % p_.H) {}
+    Head(const Linear& p_, int64_t i_, int64_t b_, int64_t h)
+        : i(i_), b(b_), p(p_), s(p_), q(row(p.q, b, h)), k(row(p.k, b, h)), v(row(p.v, b, h)), o(row(p.o, b, h)),
           g(row(p.g, b, h)), dq(row(p.dq, b, h)), dk(row(p.dk, b, h)), dv(row(p.dv, b, h)),
           real(real_row(p.masks, b, p.N)), run(p.masks.run ? p.masks.run + b * p.N : nullptr),
           den(p.normalize ? p.den + i * p.N : nullptr) {}
 
     Rows queries(int64_t t, int64_t M, bool vectors, Strip& x) const {
-        return take(q, t, M, s.D, vectors, nullptr, 0, x.q);
+        return p.feature ? features(q, t, M, nullptr, x.q) : take(q, t, M, s.D, vectors, nullptr, 0, x.q);
     }
     Rows keys(int64_t t, int64_t M, bool vectors, Strip& x) const {
-        return take(k, t, M, s.D, vectors, real, 0, x.k);
+        return p.feature ? features(k, t, M, real, x.k) : take(k, t, M, s.D, vectors, real, 0, x.k);
     }
     Rows values(int64_t t, int64_t M, bool vectors, float last, Strip& x) const {
         return take(v, t, M, s.E, vectors, real, last, x.v);
+    }
+    const float* turn(int64_t t) const {
+        return p.feature->turn ? p.feature->turn + b * p.feature->turn_b + t * s.D : nullptr;
+    }
+    Rows features(const Row& x, int64_t t, int64_t M, const uint8_t* real_, float* to) const {
+        const int64_t ld = padded(s.D + 1);
+        for (int64_t j = 0; j < M; j++)
+            if (real_ && !real_[t + j])
+                std::fill(to + j * ld, to + (j + 1) * ld, 0.0f);
+            else
+                make_features(*p.feature, x.p + (t + j) * x.ld, turn(t + j), s.D, to + j * ld);
+        return {to, ld};
+    }
+    // Gradients of a strip's queries or keys to their place, as those of what the features were made of.
+    void put_slopes(
+        const Row& x, const Row& to, int64_t t, int64_t M, Out g, const uint8_t* real_, const Strip& strip) const {
+        const Feature* f = p.feature;
+        double* dtheta = f && f->dtheta ? f->dtheta + (i * p.spans + strip.span) * (s.D / 2) : nullptr;
+        for (int64_t j = 0; f && j < M; j++)
+            if (!real_ || real_[t + j]) {
+                const double position = f->position ? double(f->position[b * f->position_b + t + j]) : 0;
+                pull_back(*f, x.p + (t + j) * x.ld, turn(t + j), position, s.D, g.p + j * g.ld, dtheta);
+            }
+        put(to, t, M, s.D, g, real_);
     }
     // The gradient of the numerator, and in column E that of the normalizer.
     Rows upstream(int64_t t, int64_t M, bool vectors, Strip& x) const {

@@ -98,12 +98,6 @@ static inline void each_strip_back(const int64_t* run, const Item& item, int64_t
     }
 }
 
-// X (rows x columns, rows padded to ldx) to Y (columns x rows).
-static inline void transpose(const float* X, int64_t rows, int64_t columns, int64_t ldx, float* Y, int64_t ldy) {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) Y[j * ldy + i] = X[i * ldx + j];
-}
-
 static inline void add(float* to, const float* x, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] += x[i];
 }

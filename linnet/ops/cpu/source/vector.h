@@ -112,6 +112,30 @@ SMALL bool any(ivec x) {
     return fold<int32_t, W>(x, [](auto a, auto b) { return a | b; }) != 0;
 }
 
+typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));
+#if defined(__clang__)
+#define MIX(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
+#else
+#define MIX(x, y, a, b, c, d) __builtin_shuffle(x, y, (int32_t __attribute__((vector_size(16)))){a, b, c, d})
+#endif
+
+// X (rows x columns, rows ldx apart) to Y (columns x rows), four by four.
+static inline void transpose(const float* X, int64_t rows, int64_t columns, int64_t ldx, float* Y, int64_t ldy) {
+    const int64_t R = rows / 4 * 4, C = columns / 4 * 4;
+    for (int64_t i = 0; i < R; i += 4)
+        for (int64_t j = 0; j < C; j += 4) {
+            const float* x = X + i * ldx + j;
+            const auto row = [&](int n) { return *reinterpret_cast<const quad*>(x + n * ldx); };
+            const auto put = [&](int n, quad y) { *reinterpret_cast<quad*>(Y + (j + n) * ldy + i) = y; };
+            const quad a = MIX(row(0), row(1), 0, 4, 1, 5), b = MIX(row(0), row(1), 2, 6, 3, 7);
+            const quad c = MIX(row(2), row(3), 0, 4, 1, 5), d = MIX(row(2), row(3), 2, 6, 3, 7);
+            put(0, MIX(a, c, 0, 1, 4, 5)), put(1, MIX(a, c, 2, 3, 6, 7));
+            put(2, MIX(b, d, 0, 1, 4, 5)), put(3, MIX(b, d, 2, 3, 6, 7));
+        }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = i < R ? C : 0; j < columns; j++) Y[j * ldy + i] = X[i * ldx + j];
+}
+
 static inline float dot(const float* a, const float* b, int64_t n) {
     vec sum = {};
     int64_t i = 0;

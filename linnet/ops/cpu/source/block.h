@@ -1,0 +1,210 @@
+// Attention inside blocks of w tokens, softmax or ReLA: the scores of a strip of queries with all keys of their block.
+//
+//   forward:   A = weights of scale q k^T,  o = A v
+//   backward:  dA = g v^T,  dX = A (dA - sum_s A dA), for ReLA dA where A > 0,  dq = dX k,  dk = dX^T q,  dv = A^T g
+// Nothing of the forward pass is stored: a block's scores are rebuilt. M5 and M6 of docs/math.md.
+#pragma once
+
+#include "exponential.h"
+
+#include <vector>
+
+struct Block {
+    Linear l;  // with masks.run the number of each token's block, or null: blocks of w tokens from the first
+    int64_t w, rela, causal;
+    double scale;
+    int64_t join;  // results are halves of sums: forward of o and what is in l.g, backward of gradients and what is there
+};
+
+struct Part {  // one block: tokens t .. t + n of row b; `from` .. `to` are they, and padding beside them
+    int64_t b, from, to, t, n;
+};
+
+// The blocks of all rows in order. Padding may make one longer than w: then as much of it is left out.
+static std::vector<Part> parts_of(const Block& p) {
+    std::vector<Part> parts;
+    const int64_t N = p.l.N;
+    for (int64_t b = 0; b < p.l.B; b++) {
+        const int64_t* id = p.l.masks.run ? p.l.masks.run + b * N : nullptr;
+        const uint8_t* real = real_row(p.l.masks, b, N);
+        for (int64_t t = 0, e; t < N; t = e) {
+            for (e = t + 1; e < N && (id ? id[e] == id[t] : e < t + p.w); e++) {}
+            int64_t first = t, last = e;
+            while (last - first > p.w && real && !real[first]) first++;
+            while (last - first > p.w && real && !real[last - 1]) last--;
+            parts.push_back({b, t, e, first, last - first});
+        }
+    }
+    return parts;
+}
+
+// What one thread works with: a block of keys and values, also turned, and a strip of scores.
+struct Room {
+    Strip x;
+    Memory memory;
+    float *k, *v, *kT, *vT, *dk, *dv, *A, *X;
+    Room(const Shape& s, int64_t w) : x(s), memory(3 * padded(w) * (s.Dp + s.Ep) + 2 * STRIP * padded(w)) {
+        const int64_t wp = padded(w);
+        k = memory.take(wp * s.Dp), kT = memory.take(wp * s.Dp), dk = memory.take(wp * s.Dp);
+        v = memory.take(wp * s.Ep), vT = memory.take(wp * s.Ep), dv = memory.take(wp * s.Ep);
+        A = memory.take(STRIP * wp), X = memory.take(STRIP * wp);
+    }
+};
+
+// Tokens t .. t + n without gaps, 0 where masked; rows, and their number, padded.
+static void pack(const Row& x, int64_t t, int64_t n, int64_t width, const uint8_t* real, float* to) {
+    const int64_t ld = padded(width);
+    for (int64_t i = 0; i < padded(n); i++, to += ld) {
+        const bool there = i < n && (!real || real[t + i]);
+        if (there) std::memcpy(to, x.p + (t + i) * x.ld, width * 4);
+        std::fill(there ? to + width : to, to + ld, 0.0f);
+    }
+}
+
+// `read` of the first columns of S, whose rows are ld apart.
+static inline void read_some(
+    int64_t M, int64_t K, int64_t columns, int64_t ld, Rows a, const float* S, Out o, const float* gain) {
+    EACH_PANEL(WIDE, columns, read_panel<V>(M, K, a, S + j, ld, {o.p + j, o.ld}, gain))
+}
+
+struct BlockHead : Head {
+    const Block& p;
+    const Part& part;
+    int64_t wp;
+    BlockHead(const Block& p_, const Part& part_, int64_t h)
+        : Head(p_.l, part_.b * p_.l.H + h), p(p_), part(part_), wp(padded(p_.w)) {}
+
+    void load_keys(Room& r) const {
+        pack(k, part.t, part.n, s.D, real, r.k), pack(v, part.t, part.n, s.E, real, r.v);
+        transpose(r.k, padded(part.n), s.D, s.Dp, r.kT, wp);
+    }
+    // How many keys of the block, padded, a strip that begins with query i of it needs.
+    int64_t columns(int64_t i, int64_t M) const { return padded(p.causal ? i + M : part.n); }
+
+    // The scores of query i, in place, as weights but for a factor, which is returned; what it does not see is 0.
+    float weigh(int64_t i, int64_t columns, float* a) const {
+        const int64_t n = p.causal ? i + 1 : part.n;
+        const float blank = p.rela ? 0.0f : NEVER;
+        std::fill(a + n, a + columns, blank);
+        for (int64_t j = 0; real && j < n; j++)
+            if (!real[part.t + j]) a[j] = blank;
+        vec top = vec{} + FLOOR, sum = {};
+        for (int64_t c = 0; c < columns; c += W) {
+            if (p.rela) store(a + c, most(load(a + c), vec{}));  // M6
+            top = most(top, load(a + c));
+        }
+        if (p.rela) return 1;
+        const float highest = largest(top);
+        for (int64_t c = 0; c < columns; c += W) {
+            const vec y = exp(load(a + c) - highest);
+            store(a + c, y), sum += y;
+        }
+        const float y = total(sum);
+        return y == 0 ? 1 : 1 / y;  // M5
+    }
+
+    // A of M queries, the first being number i, and the factors of its rows.
+    void weights(int64_t i, int64_t M, const float* scale, Room& r) const {
+        const int64_t c = columns(i, M);
+        read_some(M, s.D, c, wp, take(q, part.t + i, M, s.D, false, nullptr, 0, r.x.q), r.kT, {r.A, wp}, scale);
+        for (int64_t j = 0; j < M; j++) r.x.gain[j] = weigh(i + j, c, r.A + j * wp);
+    }
+
+    // dX of those queries from dA, both in X; A with its factor.
+    void slopes(int64_t i, int64_t M, Room& r) const {
+        const int64_t c = columns(i, M);
+        for (int64_t j = 0; j < M; j++) {
+            float *a = r.A + j * wp, *x = r.X + j * wp;
+            const float factor = r.x.gain[j], scale = float(p.scale);
+            vec sum = {};
+            for (int64_t e = 0; !p.rela && e < c; e += W) {
+                const vec y = load(a + e) * factor;
+                store(a + e, y), sum += y * load(x + e);
+            }
+            const float mean = total(sum);
+            for (int64_t e = 0; e < c; e += W) {
+                const vec A = load(a + e), dA = load(x + e);
+                store(x + e, (p.rela ? (A > 0.0f ? dA : vec{}) : A * (dA - mean)) * scale);
+            }
+        }
+    }
+
+    // Where a strip's results may go, and from there to their place.
+    Out space(const Row& to, int64_t t, int64_t width, float* copy) const {
+        return p.join ? Out{copy, padded(width)} : room(to, t, width, copy);
+    }
+    void settle(const Row& to, const Row& there, int64_t t, int64_t M, int64_t width, Out o) const {
+        for (int64_t i = 0; i < M; i++) {
+            float* y = to.p + (t + i) * to.ld;
+            const float *x = o.p + i * o.ld, *z = there.p + (t + i) * there.ld;
+            if (p.join)
+                for (int64_t e = 0; e < width; e++) y[e] = 0.5f * (x[e] + z[e]);  // M15
+            else if (y != x)
+                std::memcpy(y, x, width * 4);
+        }
+    }
+    // The padding that was left out sees nothing and is seen by nothing.
+    void clear(const Row& to, const Row& there, int64_t width) const {
+        for (int64_t t = part.from; t < part.to; t++)
+            for (int64_t e = 0; (t < part.t || t >= part.t + part.n) && e < width; e++)
+                to.p[t * to.ld + e] = p.join ? 0.5f * there.p[t * there.ld + e] : 0.0f;
+    }
+};
+
+// f(head of a block, its thread's room), for all of them; `scale` for each row of a strip.
+template <class F>
+static void each_block(const Block& p, F f) {
+    const std::vector<Part> parts = parts_of(p);
+    const int64_t items = int64_t(parts.size()) * p.l.H;
+#pragma omp parallel num_threads(p.l.threads)
+    {
+        Room r(Shape(p.l), p.w);
+        float scale[STRIP];
+        std::fill(scale, scale + STRIP, float(p.scale));
+#pragma omp for schedule(dynamic, 8)
+        for (int64_t j = 0; j < items; j++) f(BlockHead(p, parts[j / p.l.H], j % p.l.H), scale, r);
+    }
+}
+
+extern "C" void linnet_block(const Block* problem) {
+    each_block(*problem, [](const BlockHead& h, const float* scale, Room& r) {
+        const Shape& s = h.s;
+        const int64_t t = h.part.t, n = h.part.n;
+        h.load_keys(r);
+        for (int64_t i = 0, M; i < n; i += M) {
+            M = std::min<int64_t>(STRIP, n - i);
+            h.weights(i, M, scale, r);
+            const Out o = h.space(h.o, t + i, s.E, r.x.o);
+            read(M, std::min(h.columns(i, M), n), s.Ep, {r.A, h.wp}, r.v, o, r.x.gain);
+            h.settle(h.o, h.g, t + i, M, s.E, o);
+        }
+        h.clear(h.o, h.g, s.E);
+    });
+}
+
+extern "C" void linnet_block_backward(const Block* problem) {
+    each_block(*problem, [](const BlockHead& h, const float* scale, Room& r) {
+        const Shape& s = h.s;
+        const int64_t t = h.part.t, n = h.part.n;
+        float ones[STRIP];
+        std::fill(ones, ones + STRIP, 1.0f);
+        h.load_keys(r);
+        transpose(r.v, padded(n), s.E, s.Ep, r.vT, h.wp);
+        std::fill(r.dk, r.dk + n * s.Dp, 0.0f), std::fill(r.dv, r.dv + n * s.Ep, 0.0f);
+        for (int64_t i = 0, M; i < n; i += M) {
+            M = std::min<int64_t>(STRIP, n - i);
+            const int64_t K = std::min(h.columns(i, M), n);
+            h.weights(i, M, scale, r);
+            const Rows g = take(h.g, t + i, M, s.E, false, nullptr, 0, r.x.g);
+            read_some(M, s.E, h.columns(i, M), h.wp, g, r.vT, {r.X, h.wp}, ones);
+            h.slopes(i, M, r);
+            const Out dq = h.space(h.dq, t + i, s.D, r.x.o);
+            read(M, K, s.Dp, {r.X, h.wp}, r.k, dq, ones);
+            h.settle(h.dq, h.dq, t + i, M, s.D, dq);
+            write(M, K, s.Dp, {r.X, h.wp}, take(h.q, t + i, M, s.D, true, nullptr, 0, r.x.q), r.dk);
+            write(M, K, s.Ep, {r.A, h.wp}, take(h.g, t + i, M, s.E, true, nullptr, 0, r.x.g), r.dv);
+        }
+        h.settle(h.dk, h.dk, t, n, s.D, {r.dk, s.Dp}), h.settle(h.dv, h.dv, t, n, s.E, {r.dv, s.Ep});
+        h.clear(h.dq, h.dq, s.D), h.clear(h.dk, h.dk, s.D), h.clear(h.dv, h.dv, s.E);
+    });
+}

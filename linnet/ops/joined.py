@@ -1,0 +1,28 @@
+"""The mean of exponential and block attention on the same q, k, v, in one op where a kernel can."""
+
+from torch import Tensor
+
+from linnet.ops.backend import choose, cpu_hurdle
+from linnet.ops.block import LARGEST, block_ids
+from linnet.ops.layout import Layout
+from linnet.ops.precision import refuse_forward_mode
+
+
+def exp_block_mean(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, where: Layout, block: int, causal: bool
+) -> Tensor | None:
+    """(`exp_attention` of alpha q and beta k + `block_attention`) / 2, or None where the CPU's kernels do not serve.
+
+    alpha and beta are (B,H,N,1), (B,H,1,1) or one number, positive, and carry no gradient.
+    """
+    B, H, N, D = q.shape
+    hurdle = "a block is too long" if min(block, N) > LARGEST else cpu_hurdle(q, v)
+    if choose("exp_attention", ("reference", "torch", "cpu"), None, hurdle) != "cpu":
+        return None
+    from linnet.ops.cpu.joined import joined
+
+    refuse_forward_mode(q, k, v)
+    scales = (x.expand(B, H, x.shape[-2] if x.dim() > 1 else 1, 1) for x in (alpha, beta))
+    ids = None if where.real is None and where.run is None else block_ids(where, block).expand(B, -1)
+    o: Tensor = joined(q, k, v, *scales, where.real, where.run, ids, block, causal, D**-0.5)[0]
+    return o
