@@ -167,8 +167,9 @@ class LlnAttention(Core):
 
     def kernel(self, q: Tensor, k: Tensor) -> Kernel:
         where = layout(q.shape[0], q.shape[2], None, None, q.device)
-        log_q, log_k, _ = self.log_features(q.double(), k.double(), self.causal, where)
-        return Kernel(log_q.exp(), log_k.exp(), divided=True)
+        q, k = q.double(), k.double()
+        alpha, beta, _ = self.scales(q, k, self.causal, where)
+        return Kernel((alpha * q).exp(), (beta * k).exp(), divided=True)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None

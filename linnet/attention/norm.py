@@ -98,8 +98,8 @@ class NormAttention(Core):
         return reference.linear_weights(phi_q, phi_k, where, causal)  # M1
 
     def kernel(self, q: Tensor, k: Tensor) -> Kernel:
-        position = torch.arange(q.shape[2], device=q.device)
-        return Kernel(*self._features(q.double(), k.double(), position), divided=False)
+        position, features = torch.arange(q.shape[2], device=q.device), self._features(q)
+        return Kernel(features(q.double(), position), features(k.double(), position), divided=False)
 
     def finish(self, o: Tensor) -> Tensor:
         return self.xnorm(o)
