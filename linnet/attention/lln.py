@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
-from linnet.attention.rows import Kernel
+from linnet.attention.rows import Kernel, exponentials
 from linnet.config import Settings
 from linnet.errors import UnsupportedError
 from linnet.ops import exp_attention, reference
@@ -158,7 +158,7 @@ class LlnAttention(Core):
     def kernel(self, q: Tensor, k: Tensor) -> Kernel:
         where = layout(q.shape[0], q.shape[2], None, None, q.device)
         log_q, log_k, _ = self.log_features(q.double(), k.double(), self.causal, where)
-        return Kernel(log_q.exp(), log_k.exp(), divided=True)
+        return exponentials(log_q, log_k)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
