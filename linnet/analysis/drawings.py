@@ -71,12 +71,14 @@ def law_figure(analysis: Analysis) -> Figure | None:
     x = [NormalDist().inv_cdf((i + 1) / (NORMAL + 1)) for i in range(NORMAL)]
     series = []
     for layer in analysis["layers"]:
-        values = layer["values"].get("lognormal_fit")
         quantiles = _curve(layer, "lognormal_fit", "quantiles")
         if quantiles is None or len(quantiles) != NORMAL:
             continue
-        mean, deviation = fmean(values["mean"]), max(fmean(values["variance"]), 1e-12) ** 0.5
-        series.append(Series(layer["name"], x, ((quantiles - mean) / deviation).tolist()))
+        mean, variance = (by_head(layer, "lognormal_fit", key) for key in ("mean", "variance"))
+        if not mean or not variance:
+            continue
+        deviation = max(fmean(variance), 1e-12) ** 0.5
+        series.append(Series(layer["name"], x, ((quantiles - fmean(mean)) / deviation).tolist()))
     if not series:
         return None
     series.append(Series("log-normal", [x[0], x[-1]], [x[0], x[-1]]))

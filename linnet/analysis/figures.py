@@ -119,6 +119,8 @@ def _escape(text: str) -> str:
 
 def _axis(log: bool, ticks: Sequence[float] = ()) -> dict[str, Any]:
     """An axis of plotly: logarithmic with ticks at `ticks`, or at 1 (and 2 and 5) of each decade; numbers in full."""
+    if not log and _counted(ticks):
+        return {"tickvals": list(ticks)}
     if not log:
         return {"tickformat": "~r" if not ticks else ",~g", "exponentformat": "power", "nticks": 6}
     if ticks:
@@ -130,6 +132,11 @@ def _measured_at(figure: Figure) -> list[float]:
     """The few values at which something was measured, or nothing."""
     found = sorted({x for series in figure.series if series.sizes is None for x in series.x})
     return found if len(found) <= FEW // 2 else []
+
+
+def _counted(values: Sequence[float]) -> bool:
+    """Whether values are whole numbers one after the other, such as layers, so that nothing lies between them."""
+    return bool(values) and list(values) == [values[0] // 1 + i for i in range(len(values))]
 
 
 def check_target(path: str | Path) -> None:
@@ -216,8 +223,9 @@ def _ticks(axes: "Axes", figure: Figure) -> None:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(lambda value, _: f"{value:,g}")
-    if figure.log_x and _measured_at(figure):
-        axes.set_xticks(_measured_at(figure))
+    measured = _measured_at(figure)
+    if measured and (figure.log_x or _counted(measured)):
+        axes.set_xticks(measured)
 
 
 def _name_lines(axes: "Axes", figure: Figure) -> None:

@@ -68,31 +68,40 @@ def save_maps(grid: Sequence[tuple[str, Sequence[Map]]], path: str | Path, note:
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(1.9 * columns + 1.2, 1.9 * len(grid) + 0.6), layout="constrained", dpi=200)
         axes = canvas.subplots(len(grid), columns, squeeze=False)
-        image = None
-        colors = _colors([m for _, maps in grid for m in maps])
-        for line, (name, maps) in zip(axes, grid, strict=True):
-            for head, panel in enumerate(line):
-                panel.set_xticks([])
-                panel.set_yticks([])
-                panel.set_visible(head < len(maps))
-                if head < len(maps):
-                    image = panel.imshow(_shown(maps[head], colors), interpolation="nearest", **colors)
-                    panel.set_title(f"head {head}", fontsize=7, color="#555555")
-            line[0].set_ylabel(name, parse_math=False)
-        assert image is not None  # a grid has at least one map
-        bar = canvas.colorbar(image, ax=axes, shrink=0.6, aspect=30)
-        bar.set_label("log10 of the weight" if colors["cmap"] == SEQUENTIAL else "weight", fontsize=8)
+        for signed in (False, True):  # a scale each, so that one signed layer does not fade the others
+            chosen = [i for i, (_, maps) in enumerate(grid) if any((m < 0).any() for m in maps) == signed]
+            colors = _colors([m for i in chosen for m in grid[i][1]], signed)
+            image = None
+            for i in chosen:
+                image = _draw_row(axes[i], *grid[i], colors)
+            if image is not None:
+                bar = canvas.colorbar(image, ax=axes[chosen], shrink=0.6, aspect=30)
+                bar.set_label("weight" if signed else "log10 of the weight", fontsize=8)
         canvas.supxlabel(f"key (columns), query (rows){'; ' if note else ''}{note}", fontsize=7, color="#555555")
         written = io.BytesIO()
         canvas.savefig(written, format=kind[1:], metadata=dict(FORMATS[kind]))
     write_atomic(path, written.getvalue())
 
 
-def _colors(maps: Sequence[Map]) -> dict[str, Any]:
+def _draw_row(panels: Any, name: str, maps: Sequence[Map], colors: Mapping[str, Any]) -> Any:
+    """The maps of one layer side by side; the last of the pictures."""
+    image = None
+    for head, panel in enumerate(panels):
+        panel.set_xticks([])
+        panel.set_yticks([])
+        panel.set_visible(head < len(maps))
+        if head < len(maps):
+            image = panel.imshow(_shown(maps[head], colors), interpolation="nearest", **colors)
+            panel.set_title(f"head {head}", fontsize=7, color="#555555")
+    panels[0].set_ylabel(name, parse_math=False)
+    return image
+
+
+def _colors(maps: Sequence[Map], signed: bool) -> dict[str, Any]:
     """One scale for all maps: of logarithms, from the first to the last percent; symmetric where some are negative."""
-    sizes = np.abs(np.concatenate([m.ravel() for m in maps]))
+    sizes = np.abs(np.concatenate([np.zeros(0), *(m.ravel() for m in maps)]))
     sizes = sizes[sizes > 0] if (sizes > 0).any() else np.ones(1)
-    if any((m < 0).any() for m in maps):
+    if signed:
         most = float(np.percentile(sizes, 95))
         return {"cmap": DIVERGING, "vmin": -most, "vmax": most}
     low, high = (float(x) for x in np.percentile(np.log10(sizes), (1, 99.5)))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from linnet.attention.base import Core, Mixer
+from linnet.attention.rows import past
 from linnet.config import Settings
 from linnet.ops.layout import layout, visible
 from linnet.ops.positions import rotary_angles, rotate
@@ -46,10 +47,10 @@ class DistanceBias(nn.Module):
         entry = self.table.to(dtype)[(distance + self.reach - 1).clamp(0, 2 * self.reach - 2)]
         return torch.where(distance.abs() < self.reach, entry, 0) + turned @ self.b.to(dtype)  # M25
 
-    def matrix(self, N: int, dtype: torch.dtype) -> Tensor:
-        """(N, N): the bias of distance t - s in row t and column s."""
+    def matrix(self, N: int, dtype: torch.dtype, start: int = 0, stop: int | None = None) -> Tensor:
+        """(N, N), or rows of it: the bias of distance t - s in row t and column s."""
         falling = torch.arange(N - 1, -N, -1, device=self.a.device)
-        return self(falling, dtype).unfold(0, N, 1).flip(0)
+        return self(falling, dtype).unfold(0, N, 1)[N - (stop or N) : N - start].flip(0)
 
 
 class GatedMixer(Mixer):
@@ -119,6 +120,7 @@ class FlashQuadAttention(GatedUnit):
     what = "gated unit with squared ReLU scores over all keys, mixer only"
     cost = "N^2 (s + e)"
     recurrent = False
+    holds_weights = True
     Options = GatedOptions
     options: GatedOptions
 
@@ -137,4 +139,12 @@ class FlashQuadAttention(GatedUnit):
         see = visible(where, causal)
         n = see.sum(dim=-1, keepdim=True).clamp(min=1)  # real tokens that a query sees
         scores = q @ k.mT / n + self.bias.matrix(q.shape[2], q.dtype)
+        return torch.where(see, scores, 0).relu().square()  # M27
+
+    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+        N = q.shape[2]
+        q, k = self.features(q, k, torch.arange(N, device=q.device))
+        see = past(start, stop, N, q.device) if self.causal else torch.ones(1, N, dtype=torch.bool, device=q.device)
+        n = see.sum(dim=-1, keepdim=True)
+        scores = q[:, :, start:stop] @ k.mT / n + self.bias.matrix(N, q.dtype, start, stop)
         return torch.where(see, scores, 0).relu().square()  # M27

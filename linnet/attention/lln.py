@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
-from linnet.attention.rows import Kernel
+from linnet.attention.rows import Kernel, exponentials
 from linnet.config import Settings
 from linnet.errors import UnsupportedError
 from linnet.ops import reference
@@ -169,7 +169,7 @@ class LlnAttention(Core):
         where = layout(q.shape[0], q.shape[2], None, None, q.device)
         q, k = q.double(), k.double()
         alpha, beta, _ = self.scales(q, k, self.causal, where)
-        return Kernel((alpha * q).exp(), (beta * k).exp(), divided=True)
+        return exponentials(alpha * q, beta * k)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
-from linnet.attention.rows import Kernel
+from linnet.attention.rows import Kernel, exponentials
 from linnet.config import Count, Settings
 from linnet.ops import exp_attention, reference
 from linnet.ops.layout import layout
@@ -71,7 +71,7 @@ class PerformerAttention(Core):
 
     def kernel(self, q: Tensor, k: Tensor) -> Kernel:
         log_q, log_k = self._log_features(q.double(), k.double())
-        return Kernel(log_q.exp(), log_k.exp(), divided=True)
+        return exponentials(log_q, log_k)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None

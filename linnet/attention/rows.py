@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+LARGEST = 300.0  # of the logarithm of a score, so that sums of scores stay finite
+
 
 class Kernel(NamedTuple):
     """Features in float64: A_ts = phi_q_t . phi_k_s for visible s, divided by its sum over s where `divided`."""
@@ -18,6 +20,7 @@ class Rows(nn.Module):
     """The part of a mechanism that instruments read."""
 
     causal: bool
+    holds_weights = False  # whether `attend` holds all weights, so that a long text is read by rows
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         """The weights as their equation reads."""
@@ -41,11 +44,7 @@ class Rows(nn.Module):
         B, H, N, _ = q.shape
         features = self.kernel(q, k)
         if features is not None:
-            A = features.phi_q[:, :, start:stop] @ features.phi_k.mT
-            if self.causal:
-                A = torch.where(past(start, stop, N, q.device), A, 0)
-            total = A.sum(dim=-1, keepdim=True)
-            return A / total.masked_fill(total == 0, 1) if features.divided else A
+            return kernel_rows(features, self.causal, start, stop)
         if stop - start == N:
             return self.dense(q, k, self.causal, None, None)
         v = q.new_zeros(B, H, N, stop - start, requires_grad=True)
@@ -54,6 +53,26 @@ class Rows(nn.Module):
         chosen = torch.zeros_like(o)
         chosen[:, :, start:stop] = torch.eye(stop - start, dtype=o.dtype, device=o.device)
         return torch.autograd.grad(o, v, chosen)[0].mT
+
+
+def exponentials(log_q: Tensor, log_k: Tensor) -> Kernel:
+    """Features e^log_q and e^log_k, (B,H,N,F), that neither overflow nor vanish.
+
+    The largest key of a channel goes over to its queries, and a row whose scores leave e^-300 to e^300 is scaled.
+    """
+    most = log_k.amax(dim=2, keepdim=True)
+    log_q = log_q + most
+    row = log_q.amax(dim=3, keepdim=True)
+    return Kernel((log_q - row + row.clamp(-LARGEST, LARGEST)).exp(), (log_k - most).exp(), divided=True)
+
+
+def kernel_rows(kernel: Kernel, causal: bool, start: int, stop: int) -> Tensor:
+    """Rows `start` to `stop` of the weights of features."""
+    A = kernel.phi_q[:, :, start:stop] @ kernel.phi_k.mT
+    if causal:
+        A = torch.where(past(start, stop, A.shape[3], A.device), A, 0)
+    total = A.sum(dim=-1, keepdim=True)
+    return A / total.masked_fill(total == 0, 1) if kernel.divided else A
 
 
 def past(start: int, stop: int, N: int, device: torch.device) -> Tensor:

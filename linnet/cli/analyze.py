@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from linnet.models.backbone import Model
     from linnet.train.log import Screen
 
+BLOCKS = 4
+
 Run = Annotated[Path, typer.Argument(help="The folder of a run or of an exported model.", metavar="DIR")]
 Text = Annotated[
     Path | None,
@@ -26,7 +28,9 @@ Names = Annotated[
     typer.Option("--instrument", help="One of `linnet list instruments`; repeatable.", show_default="the usual ones"),
 ]
 Tokens = Annotated[int | None, typer.Option("--tokens", min=2, help="Read only so many tokens.", show_default="all")]
-Samples = Annotated[int, typer.Option("--samples", min=1, help="Blocks of the validation split.")]
+Samples = Annotated[
+    int | None, typer.Option("--samples", min=1, help="Blocks of the validation split.", show_default=str(BLOCKS))
+]
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder of the results.", metavar="DIR", show_default="analysis in DIR")
 ]
@@ -38,7 +42,7 @@ def command(
     text: Text = None,
     names: Names = None,
     tokens: Tokens = None,
-    samples: Samples = 4,
+    samples: Samples = None,
     checkpoint: Checkpoint = "last",
     out: Out = None,
     kind: Format = "png",
@@ -62,6 +66,8 @@ def command(
 
     chosen(names or ())
     check_format(kind)
+    if text and samples:
+        raise InputError("--samples is about the validation split: it does not go with --text")
     target, screen = out or folder / "analysis", Screen(quiet=json)
 
     from linnet.analysis.instruments.base import of_model
@@ -69,17 +75,18 @@ def command(
     from linnet.train.run import checkpoint_step
 
     model = load_model(folder, checkpoint_step(folder, checkpoint), screen.warn)
-    ids, words = _read(folder, text, tokens, model) if text else _validation(folder, samples, tokens, screen)
+    ids, words = _read(folder, text, tokens, model) if text else _validation(folder, samples or BLOCKS, tokens, screen)
+    target.mkdir(parents=True, exist_ok=True)
     try:
         show = screen.work(f"measuring {len(model.blocks)} layers on {ids.shape[0]} x {ids.shape[1]} tokens")
         records = read_metrics(folder / "metrics.jsonl")
         analysis = measure(of_model(model, ids), names or (), words, records, show)
     finally:
         screen.close()
-    given: dict[str, Any] = {"--text": text, "--tokens": tokens, "--checkpoint": checkpoint}
-    options = [str(part) for key, value in given.items() if value not in (None, "last") for part in (key, value)]
+    given: list[tuple[str, Any]] = [("--text", text), ("--tokens", tokens), ("--samples", samples)]
+    given += [("--checkpoint", checkpoint), *(("--instrument", name) for name in names or ())]
+    options = [str(part) for key, value in given if value not in (None, "last") for part in (key, value)]
     analysis["command"] = shlex.join(["linnet", "analyze", str(folder), *options])
-    target.mkdir(parents=True, exist_ok=True)
     write_json(target / "analysis.json", analysis)
     files = [target / "analysis.json", *save_drawings(analysis, target, kind)]
     if json:

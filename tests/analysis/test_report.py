@@ -297,6 +297,7 @@ def test_a_damaged_analysis_is_named(watched, tmp_path, change, line):
 def test_an_analysis_of_odd_things_is_shown_without_them(watched, tmp_path):
     folder = Path(shutil.copytree(watched, tmp_path / "run"))
     odd = {"entropy": {"relative": HOSTILE, "bits": [None, "1", [2]]}, "local_score": {"curve": [[1], [2, 3]]}, "x": 7}
+    odd["lognormal_fit"] = {"quantiles": [[0.0] * 99], "mean": [HOSTILE], "variance": None}
     layer = {"name": HOSTILE, "values": odd, "notes": [HOSTILE], "refused": {"entropy": 7}, "maps": None}
     more = {"length": 3, "layers": [layer], "tokens": [1, HOSTILE], "gradients": {"deviation": ["x", None]}}
     found = json.loads((folder / "analysis/analysis.json").read_text())

@@ -54,9 +54,11 @@ def test_the_table(analyzed, run):
     assert lines[0].startswith("entropy (bits)")
     assert lines[1].startswith("share of the largest")
     assert str(analyzed / "few/analysis.json") in lines
-    code, out, err = run("analyze", analyzed, "--instrument", "entropy", "--out", analyzed / "few", "--json")
+    few = ["--instrument", "entropy", "--samples", "1"]
+    code, out, err = run("analyze", analyzed, *few, "--out", analyzed / "few", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
+    assert found["command"].endswith("--samples 1 --instrument entropy")
     assert "maps" not in found["layers"][0]
     assert found["layers"][0]["values"]["entropy"]["bits"]
 
@@ -93,6 +95,7 @@ def test_an_exported_model_reads_a_text(trained, run, tmp_path):
         ("some text", ["--instrument", "entropi"], "unknown instrument 'entropi': did you mean 'entropy'?"),
         ("some text", ["--format", "gif"], "unknown format 'gif'"),
         ("some text", ["--tokens", "1"], "--tokens"),
+        ("some text", ["--samples", "2"], "--samples is about the validation split: it does not go with --text"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(trained, run, tmp_path, content, options, line):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.attention.base import Core, Mixer
-from linnet.attention.rows import Kernel
+from linnet.attention.rows import Kernel, kernel_rows
 from linnet.errors import InputError
 from linnet.models.backbone import Model
 
@@ -42,16 +42,18 @@ class View:
         size, held = max(1, ENTRIES // (B * H * N)), B * H * N * N <= HELD
         for start in range(0, N, size):
             stop = min(start + size, N)
-            yield start, self._whole[:, :, start:stop] if held else self._read(start, stop)
+            yield start, self._whole[:, :, start:stop] if held else self.part(start, stop)
 
     @cached_property
     def _whole(self) -> Tensor:
-        return self._read(0, self.shape[2])
+        return self.part(0, self.shape[2])
 
-    def _read(self, start: int, stop: int) -> Tensor:
+    def part(self, start: int, stop: int) -> Tensor:
         """Rows in float64, once they are known to be numbers."""
         with torch.no_grad():
-            A = self.read(start, stop).cpu().double()
+            kernel = self.kernel  # made once, where `read` would make it for each part
+            A = self.read(start, stop) if kernel is None else kernel_rows(kernel, self.causal, start, stop)
+        A = A.cpu().double()
         if not bool(A.isfinite().all()):
             raise InputError(f"{self.name}: a weight is NaN or infinite: there is nothing to measure")
         return A

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from linnet.analysis.instruments.base import Instrument, View, of_weights
 from linnet.analysis.instruments.entropy import ABSOLUTE
-from linnet.analysis.instruments.temperature import score_variance
+from linnet.analysis.instruments.temperature import FLAT, score_variance
 from linnet.registry import INSTRUMENT
 
 BINS = 1 << 14
-FLAT = 1e-20  # a variance that is only rounding
 LEVELS = (torch.arange(99, dtype=torch.float64) + 1) / 100  # of the quantiles
 
 
@@ -76,7 +75,8 @@ def _distribution(
     reached = counts.cumsum(dim=2) / counts.sum(dim=2, keepdim=True).double()  # at the upper edge of each bin
     edges = low[..., None] + width[..., None] * torch.arange(1, BINS + 1)
     normal = torch.special.ndtr((edges - mean[..., None]) / variance[..., None].sqrt())
-    ks = torch.where(variance > FLAT, (reached - normal).abs().amax(dim=2), 0)
+    first = torch.special.ndtr((low - mean) / variance.sqrt())  # nothing is reached before the smallest
+    ks = torch.where(variance > FLAT, torch.maximum((reached - normal).abs().amax(dim=2), first), 0)
     place = torch.searchsorted(reached, LEVELS.expand(*reached.shape[:2], -1).contiguous())
     return ks, edges.gather(2, place.clamp(max=BINS - 1))
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from linnet.analysis.instruments.base import Instrument, View, of_weights
 from linnet.attention.rows import Kernel
@@ -40,9 +41,14 @@ def gap(view: View) -> Tensor:
 
 def radius(A: Tensor) -> Tensor:
     """(B,H): the largest modulus of the eigenvalues of A (B,H,N,N)."""
-    if not bool(A.isfinite().all()):  # a row of zeros has no place in a stochastic matrix
-        raise LinnetError("a row of the weights sums to 0: there is no spectral gap")
+    _check_rows(A)
     return torch.stack([torch.linalg.eigvals(a).abs().amax() for a in A.flatten(0, 1)]).reshape(A.shape[:2])
+
+
+def _check_rows(values: Tensor) -> None:
+    """The one-line error for a row of zeros, which has no place in a stochastic matrix."""
+    if not bool(values.isfinite().all()):
+        raise LinnetError("a row of the weights sums to 0: there is no spectral gap")
 
 
 def deflated(kernel: Kernel) -> Tensor:
@@ -56,12 +62,13 @@ def deflated(kernel: Kernel) -> Tensor:
 
 def product(view: View, x: Tensor) -> Tensor:
     """A x for x (B,H,N,1), with rows of A divided by their sum; a mechanism does it in its own fast way."""
-    if view.core is not None and view.q is not None and view.k is not None:
+    if view.core is not None and view.q is not None and view.k is not None and not view.core.holds_weights:
         q, k = view.q.double(), view.k.double()
         both = torch.cat([x, torch.ones_like(x)], dim=3).to(q.device)  # the second column is the sum of the row
+        both = pad(both, (0, max(0, q.shape[3] - 2)))  # values as wide as keys: torch's fused softmax wants that
         with torch.no_grad():
-            y, total = view.core.attend(q, k, both, view.causal, None, None).cpu().double().split(1, dim=3)
-        return y / total
+            y = view.core.attend(q, k, both, view.causal, None, None)[..., :2].cpu().double()
+        return y[..., :1] / y[..., 1:]
     return torch.cat([A @ x for _, A in view.stochastic()], dim=2)
 
 
@@ -73,6 +80,7 @@ def arnoldi_radius(apply: Callable[[Tensor], Tensor], shape: tuple[int, int, int
     h = torch.zeros(B, H, STEPS + 1, STEPS, dtype=torch.float64)
     for j in range(min(STEPS, N)):
         w, basis = apply(V[j]), torch.cat(V, dim=3)  # (B, H, N, j + 1)
+        _check_rows(w)
         for _ in range(2):  # once is not enough in floating point
             along = basis.mT @ w
             w = w - basis @ along

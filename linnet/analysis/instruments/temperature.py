@@ -10,6 +10,8 @@ from linnet.analysis.instruments.entropy import ABSOLUTE
 from linnet.errors import InputError
 from linnet.registry import INSTRUMENT
 
+FLAT = 1e-20  # a variance that is only rounding
+
 
 def temperature(weights: Tensor) -> Tensor:
     """1 / std (...) of ln A along the rows of weights (..., N, N); infinite where all rows are flat.
@@ -43,7 +45,8 @@ def row_variance(view: View) -> Tensor:
         mean = logs.sum(dim=-1, keepdim=True) / count.clamp(min=1)[..., None]
         squares = squares + torch.where(there, logs - mean, 0).square().sum(dim=(-1, -2))
         freedom = freedom + (count - 1).clamp(min=0).sum(dim=-1)
-    return squares / freedom  # M38; NaN where each row has one weight: there is no spread to speak of
+    variance = squares / freedom  # M38; NaN where each row has one weight: there is no spread to speak of
+    return torch.where(variance < FLAT, 0, variance)
 
 
 @INSTRUMENT.add("temperature")

@@ -9,7 +9,7 @@ import torch
 import linnet
 from linnet.analysis.analyze import measure
 from linnet.analysis.instruments import base
-from linnet.analysis.instruments.base import of_mixer, of_model, of_weights
+from linnet.analysis.instruments.base import View, of_mixer, of_model, of_weights
 from linnet.analysis.instruments.entropy import measure_entropy
 from linnet.analysis.instruments.spectral_gap import arnoldi_radius, gap, product
 from linnet.errors import InputError, LinnetError
@@ -84,6 +84,8 @@ def test_a_row_without_a_weight_does_not_count():
     assert measure_entropy(view)["bits"].isnan().all()
     with pytest.raises(LinnetError, match="sums to 0"):
         gap(view)
+    with pytest.raises(LinnetError, match="sums to 0"):
+        arnoldi_radius(lambda x: x / 0, (1, 2, 8))
 
 
 @pytest.mark.parametrize("name,options", [("lln", {}), ("elu", {}), ("norm", {"positions": "none"})])
@@ -91,6 +93,17 @@ def test_the_gap_of_features_is_that_of_the_weights(name, options):
     view = of_mixer(mixer(name, False, **options), torch.randn(2, 90, 24) * 3)
     A = torch.cat([rows for _, rows in view.stochastic()], dim=2)
     assert torch.allclose(gap(view), torch.stack([gap(of_weights(a))[0] for a in A]), atol=1e-9)
+
+
+@pytest.mark.parametrize("name,shift,scale", [("lln", 40, 0.05), ("lln", -40, 0.05), ("performer", 0, 40)])
+def test_features_of_large_scores_are_those_of_the_weights(name, shift, scale):
+    """Where e^q and e^k leave what a number can be, though the weights do not."""
+    core = linnet.create_attention(name, heads=2, head_dim=8, causal=False).double().eval()
+    q, k = torch.randn(2, 1, 2, 40, 8, dtype=torch.float64) * scale + shift
+    found = core.rows(q, k, 5, 20)
+    assert torch.allclose(found, core.weights(q, k)[:, :, 5:20], rtol=1e-6, atol=1e-9)
+    view = View(name, (1, 2, 40), False, lambda start, stop: core.rows(q, k, start, stop), core, q, k, k)
+    assert torch.allclose(gap(view)[0], gap(of_weights(core.weights(q, k)[0]))[0], atol=1e-6)
 
 
 def test_the_iterated_gap_is_that_of_all_eigenvalues():
@@ -126,6 +139,8 @@ def test_what_has_no_attention_is_one_line():
 def test_nan_weights_are_one_line():
     with pytest.raises(InputError, match="NaN or infinite"):
         measure_entropy(of_mixer(mixer("softmax", True), torch.full((1, 4, 24), torch.nan)))
+    with pytest.raises(InputError, match="NaN or infinite"):
+        INSTRUMENT["gradient_bound"]().measure(of_mixer(mixer("norm", True), torch.full((1, 4, 24), torch.nan)))
 
 
 def test_names_are_known_without_torch():
@@ -166,9 +181,17 @@ def memory(N: int, mechanisms: str, instruments: list[str]) -> list[float]:
     return [float(x) for x in subprocess.run(program, capture_output=True, text=True, check=True).stdout.split()]
 
 
-def test_long_sequences_are_streamed():
+@pytest.mark.parametrize(
+    "names,instruments",
+    [
+        ("softmax,lln,diag", ["entropy", "local_score"]),
+        ("kernelized,flash_quad", ["entropy"]),
+        ("softmax", ["spectral_gap"]),
+    ],
+)
+def test_long_sequences_are_streamed(names, instruments):
     """Less is held than one whole matrix of weights in float64."""
-    more, _ = memory(4096, "softmax,lln,diag", ["entropy", "local_score"])
+    more, _ = memory(4096, names, instruments)
     assert more < 4096 * 4096 * 8 / 2**30
 
 
@@ -176,6 +199,5 @@ def test_long_sequences_are_streamed():
 @pytest.mark.parametrize("name", ["softmax", "lln", "norm"])
 def test_16384_tokens_fit_into_2_gib(name):
     usual = [key for key in INSTRUMENT.names() if INSTRUMENT[key].usual and INSTRUMENT[key].reads == "weights"]
-    iterated = {"spectral_gap", "concentration"} if name == "softmax" else set()  # minutes; see the iterated gap above
-    _, whole = memory(16_384, name, [key for key in usual if key not in iterated])
+    _, whole = memory(16_384, name, usual)
     assert whole < 2.0
