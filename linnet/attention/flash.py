@@ -60,7 +60,8 @@ class FlashAttention(GatedUnit):
 
         `state`: the sum before the first chunk, and what the first chunk holds beyond its keys here.
         """
-        T, C = v.shape[2], min(self.options.chunk, v.shape[2])  # a single chunk is no longer than its row
+        T = v.shape[2]
+        C = min(self.options.chunk, -(-T // 64) * 64)  # a single chunk is hardly longer than its row
         if real is not None:
             parts[3] = parts[3].masked_fill(~real[:, None, :, None], 0)
         near_q, far_q, near_k, far_k, v = (
