@@ -1,6 +1,5 @@
 """The kernels are compiled once, by whoever comes first; whatever goes wrong leaves the PyTorch path and a reason."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -80,8 +79,8 @@ def test_without_kernels_the_torch_path_serves(
     assert reason in str(error.value) and "\n" not in str(error.value)
     assert not list(cache.glob("*.so"))
     for process in (tmp_path / "left").read_text().split() if harm is endless else []:
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(process), 0)
+        state = subprocess.run(["ps", "-o", "stat=", "-p", process], capture_output=True, text=True, check=False)
+        assert not state.stdout or state.stdout.startswith("Z")  # gone, or waiting for the system to take notice
 
 
 def test_a_compiler_gives_kernels() -> None:
