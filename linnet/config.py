@@ -113,8 +113,28 @@ class RecallConfig(Settings):
         return pairs
 
 
-# The [data] table of a task; that of the others is text.
-DATA: dict[str, type[DataConfig] | type[RecallConfig]] = {"recall": RecallConfig}
+class ArenaConfig(Settings):
+    """Data of the Long Range Arena, the tasks `lra/...`: where they are or which to generate, and by which rules."""
+
+    context: Annotated[int, Field(ge=2, le=10**7)] = 4096
+    path: Place = None
+    cache: Place = None
+    rules: Literal["lra", "skyformer"] = "lra"
+    count: Count | None = None
+    variant: Annotated[int, Field(ge=0, le=10**9)] = 0
+    objective: Literal["classify", "denoise"] = "classify"
+
+
+Data = DataConfig | RecallConfig | ArenaConfig
+
+
+def data_section(task: object) -> type[Data]:
+    """The [data] table of a task; that of most is text."""
+    if task == "recall":
+        return RecallConfig
+    return ArenaConfig if str(task).startswith("lra/") else DataConfig
+
+
 PATHS = [["data", name] for name, field in DataConfig.model_fields.items() if field.annotation == Place]
 
 
@@ -122,18 +142,21 @@ class TrainConfig(Settings):
     """The budget, the optimizer and its schedule, precision, and how often to evaluate, save and log."""
 
     steps: Count = 1000
+    pretrain_steps: Every = 0
     batch: Annotated[int, Field(ge=1, le=2**16)] = 8
     accumulate: Count = 1
     lr: Annotated[float, Field(gt=0, le=10)] = 1e-3
-    schedule: Literal["constant", "cosine", "inverse_sqrt", "polynomial"] = "cosine"
+    schedule: Literal["constant", "cosine", "inverse_sqrt", "polynomial", "one_cycle"] = "cosine"
     warmup: Every = 0
     warmup_lr: Rate = 0.0
     min_lr: Rate = 0.0
     power: Annotated[float, Field(gt=0, le=10)] = 1.0
     betas: Annotated[tuple[Decay, Decay], Field(strict=False, examples=[(0.9, 0.98)])] = (0.9, 0.98)
+    peak_beta1: Decay | None = None
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
     weight_decay: Rate = 0.01
     clip: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    clip_value: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     precision: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
@@ -142,12 +165,16 @@ class TrainConfig(Settings):
     eval_batches: Every = 0
     save_every: Every = 100
     log_every: Count = 10
+    instruments: Annotated[tuple[str, ...], Field(strict=False, examples=[["entropy", "temperature"]])] = ()
+    instrument_every: Every = 100
     tensorboard: bool = False
 
     @model_validator(mode="after")
     def _agree(self) -> "TrainConfig":
         if self.warmup > self.steps:
             raise ValueError(f"warmup is {self.warmup}: it must not exceed steps, {self.steps}")
+        if self.peak_beta1 is not None and self.schedule != "one_cycle":
+            raise ValueError(f"peak_beta1 is {self.peak_beta1}: it belongs to schedule 'one_cycle'")
         for name in ("warmup_lr", "min_lr"):
             if getattr(self, name) > self.lr:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must not exceed lr, {self.lr}")
@@ -155,11 +182,15 @@ class TrainConfig(Settings):
 
 
 class RunConfig(Settings):
-    """One run, whole: `model` is a preset and any fields of it, in the words of `linnet.models`."""
+    """One run, whole: `model` is a preset and any fields of it, in the words of `linnet.models`.
+
+    With `pretrain` the model first learns to denoise the task's own training sequences.
+    """
 
     task: str = "causal_lm"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    data: DataConfig | RecallConfig = DataConfig()
+    pretrain: bool = False
+    data: Data = DataConfig()
     model: dict[str, Any] = {"preset": "transnormer_t2_lm_small"}
     train: TrainConfig = TrainConfig()
 
@@ -167,8 +198,7 @@ class RunConfig(Settings):
 def parse_config(table: Mapping[str, Any]) -> RunConfig:
     """A whole configuration from its table; what is wrong is one line that names the key."""
     table = {"data": {}, **table}
-    data = DATA.get(str(table.get("task")), DataConfig)
-    for name, cls in (("data", data), ("train", TrainConfig), ("model", None)):
+    for name, cls in (("data", data_section(table.get("task"))), ("train", TrainConfig), ("model", None)):
         if name in table:
             if not isinstance(table[name], Mapping):
                 raise InputError(f"{name} is {short(table[name])}: it must be a table, [{name}]")
@@ -194,17 +224,22 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> RunConfig:
 
 def recipe_path(recipe: str | Path) -> Path:
     """Where a recipe is: a path as it stands, a bare name among the recipes that linnet brings."""
-    path = Path(recipe)
-    if path.suffix == ".toml" or len(path.parts) > 1:
+    path, names = Path(recipe), recipe_names()
+    if str(recipe) in names:
+        return _recipes() / f"{recipe}.toml"
+    if path.suffix == ".toml" or path.exists() or (len(path.parts) > 1 and path.parts[0] not in _folders(names)):
         return path
-    if str(recipe) not in recipe_names():
-        raise unknown("recipe", str(recipe), recipe_names())
-    return _recipes() / f"{recipe}.toml"
+    raise unknown("recipe", str(recipe), names)
 
 
 def recipe_names() -> list[str]:
     """Sorted names of the recipes that linnet brings."""
-    return sorted(path.stem for path in _recipes().glob("*.toml"))
+    return sorted(path.relative_to(_recipes()).with_suffix("").as_posix() for path in _recipes().rglob("*.toml"))
+
+
+def _folders(names: Iterable[str]) -> set[str]:
+    """The folders that recipes are in."""
+    return {name.partition("/")[0] for name in names if "/" in name}
 
 
 def _recipes() -> Path:

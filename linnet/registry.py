@@ -1,12 +1,14 @@
 """Names to classes: a file under a package announces itself with `@REGISTRY.add("its_name")`.
 
-The file name is the public name, so the names are known without importing anything heavy.
+The file name is the public name, with a slash before it where the file is in a folder of the package, so the names
+are known without importing anything heavy.
 """
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 from linnet.errors import unknown
@@ -39,8 +41,7 @@ class Registry:
         """Sorted names: the files of the package, and whatever a user has added."""
         spec = find_spec(self.package)
         places = (spec.submodule_search_locations if spec is not None else None) or []
-        files = {module.name for module in pkgutil.iter_modules(places)} - set(self.machinery)
-        return sorted(files | set(self._added))
+        return sorted(set(_files(places)) - set(self.machinery) | set(self._added))
 
     def __contains__(self, name: object) -> bool:
         return name in self.names()
@@ -49,9 +50,20 @@ class Registry:
         if not isinstance(name, str) or name not in self._added:
             if name not in self.names():
                 raise unknown(self.kind, name, self.names())
-            importlib.import_module(f"{self.package}.{name}")
+            importlib.import_module(f"{self.package}.{name.replace('/', '.')}")
         return self._added[name]
 
 
-ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead", "relative"))
-TASK = Registry("task", "linnet.tasks", machinery=("base",))
+def _files(places: Iterable[str]) -> Iterator[str]:
+    """The names of the files in these folders, `folder/file` of those deeper down."""
+    for module in pkgutil.iter_modules(places):
+        if module.ispkg:
+            inside = [f"{place}/{module.name}" for place in places if Path(place, module.name).is_dir()]
+            yield from (f"{module.name}/{name}" for name in _files(inside))
+        else:
+            yield module.name
+
+
+ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead", "relative", "rows"))
+INSTRUMENT = Registry("instrument", "linnet.analysis.instruments", machinery=("base",))
+TASK = Registry("task", "linnet.tasks", machinery=("base", "lra/base"))

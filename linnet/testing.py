@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linnet.attention.base import Core, create_attention
+from linnet.attention.base import Core, create_mixer
 from linnet.errors import InputError, LinnetError, UnsupportedError, unknown
 
 LENGTHS = (1, 7, 63, 64, 100, 257)
@@ -79,7 +79,7 @@ def check_attention(
     if isinstance(attention, str):
         if causal is None:
             raise InputError("causal is None: give True or False with a mechanism's name")
-        attention = create_attention(attention, heads=heads, head_dim=head_dim, causal=causal, **(options or {}))
+        attention = create_mixer(attention, width=heads * head_dim, heads=heads, causal=causal, **(options or {})).core
     elif options is not None:
         raise InputError("options is given: only a mechanism's name takes options")
     if not callable(attention):
@@ -197,7 +197,7 @@ class _Trial:
         self, core: Core, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None = None, ids: Tensor | None = None
     ) -> Tensor:
         """The definition."""
-        return core.finish(core.weights(q, k, real, ids) @ v)
+        return core.finish(core.definition(q, k, v, core.causal, real, ids))
 
     def masked(self, N: int) -> tuple[Tensor, Tensor | None]:
         """A key mask with some keys missing and, where supported, two segments."""
@@ -233,7 +233,7 @@ class _Trial:
                 ours, theirs = (torch.autograd.grad(o, leaves, g) for o in outputs)
                 least = 1e-5 * max(float(b.abs().max()) for b in theirs)  # a gradient that is 0 is so but for rounding
                 for a, b in zip(ours, theirs, strict=True):
-                    worst = max(worst, float((a - b).abs().max()) / max(float(b.abs().max()), least))
+                    worst = max(worst, float((a - b).abs().max()) / max(float(b.abs().max()), least, 1e-30))
         return worst
 
     def future(self) -> float:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from linnet.cli.app import run
 from linnet.config import (
+    ArenaConfig,
     DataConfig,
     RecallConfig,
     TrainConfig,
@@ -79,7 +80,7 @@ def test_the_smoke_run_takes_every_causal_preset(preset):
 
 def test_recipes_by_name_and_by_path():
     assert "smoke" in recipe_names()
-    assert recipe_names() == sorted(path.stem for path in RECIPES.glob("*.toml"))
+    assert recipe_names() == sorted(str(path.relative_to(RECIPES))[:-5] for path in RECIPES.rglob("*.toml"))
     assert load_recipe("smoke") == load_recipe(recipe_path("smoke")) == load_recipe(str(RECIPES / "smoke.toml"))
 
 
@@ -248,9 +249,10 @@ sys.exit("torch" in sys.modules)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("section", [DataConfig, RecallConfig, TrainConfig])
+@pytest.mark.parametrize("section", [DataConfig, RecallConfig, ArenaConfig, TrainConfig])
 def test_the_document_has_every_key_and_its_default(section):
-    text = (RECIPES.parent / "docs" / ("recall.md" if section is RecallConfig else "training.md")).read_text()
+    page = {RecallConfig: "recall.md", ArenaConfig: "lra.md"}.get(section, "training.md")
+    text = (RECIPES.parent / "docs" / page).read_text()
     for key, field in section.model_fields.items():
         default = tomli_w.dumps({"x": field.default}, multiline_strings=False) if field.default is not None else ""
         shown = f"`{' '.join(default.split()[2:])}`" if default else "none"

@@ -13,7 +13,8 @@ def tags(text: str) -> set[str]:
 
 
 def test_every_row_leads_to_its_function_and_tag() -> None:
-    assert [tag for tag, _, _ in ROWS] == [f"M{i + 1}" for i in range(len(ROWS))]
+    numbers = [int(tag.removeprefix("M")) for tag, _, _ in ROWS]
+    assert numbers == sorted(set(numbers))
     for tag, file, function in ROWS:
         text = (ROOT / file).read_text()
         defined = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]

@@ -21,6 +21,11 @@ def birds(tmp_path, monkeypatch):
         "from aviary import BIRDS\n\n@BIRDS.add('finch')\nclass Finch:\n    pass\n"
     )
     (package / "heavy.py").write_text("raise RuntimeError('imported')\n")
+    (package / "sea").mkdir()
+    (package / "sea" / "__init__.py").write_text("")
+    (package / "sea" / "gull.py").write_text(
+        "from aviary import BIRDS\n\n@BIRDS.add('sea/gull')\nclass Gull:\n    pass\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     from aviary import BIRDS
 
@@ -30,7 +35,7 @@ def birds(tmp_path, monkeypatch):
 
 
 def test_names_are_the_files_without_the_machinery_and_without_an_import(birds: Registry):
-    assert birds.names() == ["finch", "heavy"]
+    assert birds.names() == ["finch", "heavy", "sea/gull"]
     assert "heavy" in birds
     assert "base" not in birds
 
@@ -38,6 +43,7 @@ def test_names_are_the_files_without_the_machinery_and_without_an_import(birds: 
 def test_a_name_imports_its_file(birds: Registry):
     assert birds["finch"].__name__ == "Finch"
     assert birds["finch"] is birds["finch"]
+    assert birds["sea/gull"].__name__ == "Gull"
 
 
 def test_a_users_own_class_is_listed_and_found(birds: Registry):
@@ -45,7 +51,7 @@ def test_a_users_own_class_is_listed_and_found(birds: Registry):
     class Wren:
         pass
 
-    assert birds.names() == ["finch", "heavy", "wren"]
+    assert birds.names() == ["finch", "heavy", "sea/gull", "wren"]
     assert birds["wren"] is Wren
 
 
@@ -58,7 +64,7 @@ def test_a_name_is_taken_once(birds: Registry):
 def test_an_unknown_name_offers_the_nearest(birds: Registry):
     with pytest.raises(InputError) as error:
         birds["fnich"]
-    assert str(error.value) == "unknown bird 'fnich': did you mean 'finch'? one of finch, heavy"
+    assert str(error.value) == "unknown bird 'fnich': did you mean 'finch'? one of finch, heavy, sea/gull"
 
 
 def test_names_of_attention_are_known_without_torch():

@@ -1,16 +1,12 @@
-"""What a layer costs, as `linnet bench layer` measured it: the figures and tables of that one table of numbers."""
+"""What a layer costs, as `linnet demo` measures it: the figures and tables of that one table of numbers."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from linnet.analysis.figures import Figure, Series, check_target, save_figures
+from linnet.analysis.figures import Figure, Series
 from linnet.errors import InputError
-from linnet.storage import read_json, write_json
 
 FORMAT = "linnet-bench-layer-1"
-DIGEST = "Source-SHA256"
 BASELINE = "softmax"
 QUIET = 0.2  # cores that other programs may keep busy before we speak of it
 MILLI, MIB = 1000.0, 2.0**-20
@@ -23,22 +19,6 @@ class Table(NamedTuple):
     title: str
     columns: list[str]
     rows: list[list[str]]
-
-
-def save_cost(cost: Mapping[str, Any], path: str | Path) -> list[Path]:
-    """Draw a measurement, and save its numbers as JSON beside the picture."""
-    numbers = Path(path).with_suffix(".json")
-    check_target(path)
-    write_json(numbers, cost)
-    draw_cost(numbers, path)
-    return [Path(path), numbers]
-
-
-def draw_cost(numbers: str | Path, path: str | Path) -> None:
-    """Draw the measurement in a JSON file; a PNG carries the file's SHA-256, so that the two are known to belong."""
-    cost = read_json(numbers)
-    digest = hashlib.sha256(Path(numbers).read_bytes()).hexdigest()
-    save_figures(cost_figures(cost), path, {DIGEST: digest})
 
 
 def cost_figures(cost: Any) -> tuple[Figure, Figure]:
@@ -120,7 +100,7 @@ def cost_note(cost: Any) -> str:
 
 
 def _checked(cost: Any) -> list[dict[str, Any]]:
-    """The rows, once they are what `linnet bench layer` writes."""
+    """The rows, once they are what `linnet.bench.layer` measures."""
     try:
         sound = cost["format"] == FORMAT and all(
             isinstance(row["attention"], str)
@@ -134,5 +114,5 @@ def _checked(cost: Any) -> list[dict[str, Any]]:
     except (KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
-        raise InputError(f"this is not a measurement of `linnet bench layer` ({FORMAT})")
+        raise InputError(f"this is not a measurement of a layer ({FORMAT})")
     return list(cost["rows"])

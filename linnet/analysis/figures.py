@@ -29,17 +29,24 @@ FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}
 STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
 FEW = 25  # points up to which each one gets a marker
 LINE = 0.07  # height of a name, of that of a panel
+LARGEST = 900.0  # area of the largest circle, in square points
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line: y over x, None where there is no value; `low` and `high` bound each y."""
+    """One line: y over x, None where there is no value; `low` and `high` bound each y.
+
+    With `points` there are markers and no line; with `sizes` circles of these areas, the largest of a figure being of
+    one size.
+    """
 
     name: str
     x: Sequence[float]
     y: Sequence[float | None]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
+    points: bool = False
+    sizes: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def _trace(figure: Figure, i: int) -> dict[str, Any]:
     dash = DASHES[i // len(COLORS) % len(DASHES)][0]
     trace: dict[str, Any] = {
         "type": "scatter",
-        "mode": "lines+markers" if len(series.x) <= FEW else "lines",
+        "mode": "markers" if series.points else "lines+markers" if len(series.x) <= FEW else "lines",
         "name": _escape(_shorten(series.name)),
         "x": list(series.x),
         "y": values,
@@ -83,6 +90,10 @@ def _trace(figure: Figure, i: int) -> dict[str, Any]:
         "marker": {"color": color, "size": 7, "symbol": MARKERS[i % len(MARKERS)][0]},
         "hovertemplate": "%{y:.4~g}" if len(figure.series) > 1 else "%{x:,}: %{y:.4~g}<extra></extra>",
     }
+    if series.sizes is not None:
+        scale = (LARGEST / max(max(s.sizes) for s in figure.series if s.sizes)) ** 0.5
+        trace["mode"] = "markers"
+        trace["marker"] = {"color": color, "opacity": 0.6, "size": [scale * size**0.5 for size in series.sizes]}
     if series.low is not None and series.high is not None:
         up = [0 if y is None else high - y for y, high in zip(values, series.high, strict=True)]
         down = [0 if y is None else y - low for y, low in zip(values, series.low, strict=True)]
@@ -108,6 +119,8 @@ def _escape(text: str) -> str:
 
 def _axis(log: bool, ticks: Sequence[float] = ()) -> dict[str, Any]:
     """An axis of plotly: logarithmic with ticks at `ticks`, or at 1 (and 2 and 5) of each decade; numbers in full."""
+    if not log and _counted(ticks):
+        return {"tickvals": list(ticks)}
     if not log:
         return {"tickformat": "~r" if not ticks else ",~g", "exponentformat": "power", "nticks": 6}
     if ticks:
@@ -117,8 +130,13 @@ def _axis(log: bool, ticks: Sequence[float] = ()) -> dict[str, Any]:
 
 def _measured_at(figure: Figure) -> list[float]:
     """The few values at which something was measured, or nothing."""
-    found = sorted({x for series in figure.series for x in series.x})
+    found = sorted({x for series in figure.series if series.sizes is None for x in series.x})
     return found if len(found) <= FEW // 2 else []
+
+
+def _counted(values: Sequence[float]) -> bool:
+    """Whether values are whole numbers one after the other, such as layers, so that nothing lies between them."""
+    return bool(values) and list(values) == [values[0] // 1 + i for i in range(len(values))]
 
 
 def check_target(path: str | Path) -> None:
@@ -130,14 +148,21 @@ def check_target(path: str | Path) -> None:
         raise InputError(f"{path.parent} is not a folder: a figure is saved in one that exists")
 
 
+def check_matplotlib() -> None:
+    """The one-line error where no picture can be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InputError("a figure needs matplotlib: pip install 'linnet[report]'") from None
+
+
 def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
     """Draw the figures side by side into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""
     check_target(path)
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure as Canvas
-    except ImportError:
-        raise InputError("a figure needs matplotlib: pip install 'linnet[report]'") from None
+    check_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
     kind = Path(path).suffix.lower()
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(4.6 * len(figures), 3.6), layout="constrained", dpi=200)
@@ -154,11 +179,18 @@ def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[
 def _draw(axes: "Axes", figure: Figure) -> None:
     """One panel: lines with their names, a faint grid, no box."""
     for i, series in enumerate(figure.series):
-        color, dash = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)][1]
-        marker = MARKERS[i % len(MARKERS)][1] if len(series.x) <= FEW else ""
+        color, dash = COLORS[i % len(COLORS)], "none" if series.points else DASHES[i // len(COLORS) % len(DASHES)][1]
+        marker = MARKERS[i % len(MARKERS)][1] if series.points or len(series.x) <= FEW else ""
         y = [math.nan if value is None else value for value in _drawable(figure, series)]
-        label = _shorten(series.name)
-        axes.plot(series.x, y, dash, color=color, marker=marker, markersize=4, linewidth=1.5, label=label)
+        if series.sizes is not None:
+            largest = max(max(s.sizes) for s in figure.series if s.sizes)
+            areas = [LARGEST * size / largest for size in series.sizes]
+            axes.scatter(series.x, y, areas, color=color, alpha=0.6, linewidth=0)
+            for point in zip(series.x, y, strict=True):
+                axes.annotate(_shorten(series.name), point, ha="center", va="center", parse_math=False)
+            continue
+        (line,) = axes.plot(series.x, y, color=color, linewidth=1.5, label=_shorten(series.name))
+        line.set(linestyle=dash, marker=marker, markersize=4)
         if series.low is not None and series.high is not None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
     axes.set_title(figure.title, loc="left", fontweight="bold", parse_math=False)
@@ -166,6 +198,8 @@ def _draw(axes: "Axes", figure: Figure) -> None:
     axes.set_ylabel(figure.y_label, parse_math=False)
     if figure.log_x:
         axes.set_xscale("log")
+    if any(series.sizes for series in figure.series):
+        axes.margins(0.25)
     if figure.log_y:
         axes.set_yscale("log")
     _ticks(axes, figure)
@@ -189,16 +223,18 @@ def _ticks(axes: "Axes", figure: Figure) -> None:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(lambda value, _: f"{value:,g}")
-    if figure.log_x and _measured_at(figure):
-        axes.set_xticks(_measured_at(figure))
+    measured = _measured_at(figure)
+    if measured and (figure.log_x or _counted(measured)):
+        axes.set_xticks(measured)
 
 
 def _name_lines(axes: "Axes", figure: Figure) -> None:
     """Each line's name at its end, in its color; names of lines that end close together are moved apart."""
     ends: list[tuple[float, int]] = []
+    axes.get_ylim()  # matplotlib finds the limits when they are asked for, and places by old ones until then
     for i, series in enumerate(figure.series):
         points = [(x, y) for x, y in zip(series.x, _drawable(figure, series), strict=True) if y is not None]
-        if points:
+        if points and series.sizes is None:
             ends.append((axes.transAxes.inverted().transform(axes.transData.transform(points[-1]))[1], i))
     ends.sort()
     heights = [height for height, _ in ends]
@@ -206,6 +242,8 @@ def _name_lines(axes: "Axes", figure: Figure) -> None:
         for j, (below, above) in enumerate(itertools.pairwise(heights)):
             overlap = max(0.0, LINE - (above - below))
             heights[j], heights[j + 1] = below - overlap / 2, above + overlap / 2
+    for j in reversed(range(len(heights))):  # beside the panel, not above it
+        heights[j] = min(heights[j], 1 - (len(heights) - 1 - j) * LINE)
     for height, (_, i) in zip(heights, ends, strict=True):
         name, color = _shorten(figure.series[i].name), COLORS[i % len(COLORS)]
         axes.text(1.02, height, name, transform=axes.transAxes, color=color, va="center", parse_math=False)

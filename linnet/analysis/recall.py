@@ -74,11 +74,12 @@ def _budget(records: Sequence[Record]) -> str:
     )
 
 
-def recall_figure(records: Sequence[Record], note: str) -> Figure:
+def recall_figures(records: Sequence[Record], note: str) -> list[Figure]:
     """Accuracy against the number of pairs, the mean over seeds, with the range shaded."""
     pairs, series = recall_pairs(records), []
     for name, runs in by_mechanism(records).items():
         found = [[100 * a for a in accuracies(runs, P)] for P in pairs]
         bounds = ([min(a) for a in found], [max(a) for a in found]) if len(runs) > 1 else (None, None)
         series.append(Series(name, pairs, [statistics.fmean(a) for a in found], *bounds))
-    return Figure("Recall", "key-value pairs to remember", "right answers, percent", series, log_x=True, note=note)
+    y = "right answers, percent"
+    return [Figure("Recall", "key-value pairs to remember", y, series, log_x=True, note=note)]

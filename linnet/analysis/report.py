@@ -15,6 +15,7 @@ from linnet import __version__
 from linnet.analysis.costs import cost_figures, cost_note, cost_tables
 from linnet.analysis.figures import Figure, Series, to_plotly
 from linnet.analysis.runs import Run, number, read_runs
+from linnet.analysis.sections import analysis_figures, gradient_figures, maps, readings, training_figures
 from linnet.errors import InputError
 from linnet.storage import write_text
 
@@ -59,11 +60,19 @@ def render(runs: Sequence[Run]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    parts = {"Cost": [run.cost for run in runs], "Text": [run.sample for run in runs]}
+    extra = [name for name, found in parts.items() if any(part is not None for part in found)]
     scripts = [get_plotlyjs(), (TEMPLATES / "report.js").read_text()]
     return pages.get_template("report.html").render(
         version=__version__,
+        tabs=["Training", "Attention", *extra, "Configuration", "Environment"],
         runs=[summary(run) for run in runs],
         curves=[_chart(figure) for figure in curves(runs)],
+        gradients=[_chart(figure) for figure in gradient_figures(runs)],
+        watched=[_chart(figure) for figure in training_figures(runs)],
+        layers=[_chart(figure) for figure in analysis_figures(runs)],
+        readings=readings(runs),
+        maps=maps(runs),
         costs=[_cost(run) for run in runs if run.cost is not None],
         samples=[_sample(run.name, run.sample) for run in runs if run.sample is not None],
         tables=[

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from linnet.analysis import arena
+from linnet.analysis.evidence import EVIDENCE, Evidence
 from linnet.analysis.figures import Figure, Series, save_figures
-from linnet.analysis.recall import recall_figure, recall_markdown
+from linnet.analysis.recall import recall_figures, recall_markdown
 from linnet.errors import InputError, LinnetError
 from linnet.storage import write_text
 
@@ -38,9 +40,12 @@ def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def to_markdown(records: Sequence[Record]) -> str:
-    """The table: one line a system, the mean over its seeds and, where there are several, their range."""
-    if _of_recall(records):
-        return recall_markdown(records)
+    """The table of a study."""
+    return view(records).table(records)
+
+
+def perplexity_table(records: Sequence[Record]) -> str:
+    """One line a system, the mean over its seeds and, where there are several, their range."""
     rows = by_row(records)
     lines = [
         "| system | parameters | seeds | valid perplexity | test perplexity | test perplexity by word | seconds |",
@@ -84,14 +89,18 @@ def _budget(records: Sequence[Record]) -> str:
     )
 
 
-def _of_recall(records: Sequence[Record]) -> bool:
-    return bool(records[0]["config"]["task"] == "recall")
+def view(records: Sequence[Record]) -> Evidence:
+    """How the records of a study are shown, by what they hold."""
+    if all("rows" in record for record in records):
+        return VIEWS["speed"]
+    if records[0].get("study") in EVIDENCE:
+        return EVIDENCE[records[0]["study"]]
+    task = str(records[0]["config"]["task"])
+    return VIEWS["arena" if task.startswith("lra/") else "recall" if task == "recall" else "perplexity"]
 
 
-def curves(records: Sequence[Record], note: str) -> Figure:
-    """Validation perplexity against tokens, the mean over seeds, with the range shaded; of recall, its accuracy."""
-    if _of_recall(records):
-        return recall_figure(records, note)
+def curves(records: Sequence[Record], note: str) -> list[Figure]:
+    """Validation perplexity against tokens, the mean over seeds, with the range shaded."""
     series = []
     for row, runs in by_row(records).items():
         found: dict[float, list[float]] = {}
@@ -104,7 +113,15 @@ def curves(records: Sequence[Record], note: str) -> Figure:
         low, high = ([pick(found[t]) for t in x] for pick in (min, max))
         mean = [statistics.fmean(found[t]) for t in x]
         series.append(Series(row, x, mean, *((low, high) if len(runs) > 1 else (None, None))))
-    return Figure("Validation perplexity", "million tokens", "per token", series, log_y=True, note=note)
+    return [Figure("Validation perplexity", "million tokens", "per token", series, log_y=True, note=note)]
+
+
+VIEWS = {
+    "speed": Evidence("steps a second against tokens", arena.speed_table, arena.speed_curves),
+    "arena": Evidence("validation accuracy against steps", arena.accuracy_table, arena.accuracy_curves),
+    "recall": Evidence("accuracy against the number of pairs", recall_markdown, recall_figures),
+    "perplexity": Evidence("validation perplexity against tokens", perplexity_table, curves),
+}
 
 
 def render(folder: Path, title: str) -> tuple[Path, Path]:
@@ -113,14 +130,13 @@ def render(folder: Path, title: str) -> tuple[Path, Path]:
     page, picture = folder.with_suffix(".md"), folder.with_suffix(".png")
     text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     write_text(page, replace(text, rendered(records, picture.name)))
-    save_figures([curves(records, title)], picture, {"linnet-results": digest(records)})
+    save_figures(view(records).figures(records, title), picture, {"linnet-results": digest(records)})
     return page, picture
 
 
 def rendered(records: Sequence[Record], picture: str) -> str:
     """What stands between the markers of a page."""
-    what = "accuracy against the number of pairs" if _of_recall(records) else "validation perplexity against tokens"
-    return f"\n{to_markdown(records)}\n\n![{what}]({picture})\n"
+    return f"\n{to_markdown(records)}\n\n![{view(records).what}]({picture})\n"
 
 
 def replace(text: str, block: str) -> str:

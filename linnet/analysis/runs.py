@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from linnet.analysis.analyze import check
 from linnet.config import read_toml
 from linnet.errors import InputError, LinnetError
 from linnet.storage import read_json, read_metrics
@@ -16,7 +17,10 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """What the files of a run say; `sample` is text that it wrote, `cost` a measurement of its layers."""
+    """What the files of a run say; `sample` is text that it wrote, `cost` a measurement of its layers.
+
+    `instruments` are the records of its attention along training, `analysis` is what `linnet analyze` found.
+    """
 
     name: str
     config: Record
@@ -26,6 +30,8 @@ class Run:
     timings: list[Record]
     sample: Record | None = None
     cost: Record | None = None
+    instruments: list[Record] = field(default_factory=list)
+    analysis: Record | None = None
 
     def section(self, name: str) -> Record:
         """A table of the configuration, empty where there is none."""
@@ -107,7 +113,17 @@ def _read_run(folder: Path, name: str) -> Run:
         timings=read_metrics(folder / "timings.jsonl"),
         sample=_read_table(folder / "sample.json"),
         cost=_read_table(folder / "cost.json"),
+        instruments=[record for record in records if record.get("split") == "instruments"],
+        analysis=_read_analysis(folder / "analysis/analysis.json"),
     )
+
+
+def _read_analysis(path: Path) -> Record | None:
+    """The analysis in a file, or None where there is no file; what is none is a one-line error with its name."""
+    try:
+        return check(read_json(path)) if path.exists() else None
+    except LinnetError as error:
+        raise LinnetError(f"{path}: {error}") from None
 
 
 def _read_table(path: Path) -> Record | None:

@@ -1,7 +1,8 @@
 """What every mechanism shares: the core on (B,H,N,D), and the mixer that puts projections around it.
 
 A mechanism is a `Core` with a name, written in one file. It says what it can do in its flags, and defines `attend`
-(fast) and `dense` (the weights A): `finish(A @ v)` is the definition that `finish(attend(q, k, v))` must equal.
+(fast) and `dense` (the weights A): `finish(A @ v)` is the definition that `finish(attend(q, k, v))` must equal. One
+that needs other projections brings a `Mixer` of its own.
 """
 
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from linnet.attention.rows import Rows
 from linnet.config import Settings, parse_section
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops.layout import check_mask, check_qkv, check_state
@@ -16,7 +18,7 @@ from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
 
 
-class Core(nn.Module):
+class Core(Rows):
     """One attention mechanism on q, k (B,H,N,D) and v (B,H,N,E)."""
 
     name: ClassVar[str] = "this attention"  # set by the registry
@@ -29,6 +31,7 @@ class Core(nn.Module):
     recurrent: ClassVar[bool] = True  # prefill and step exist where causal
     packed: ClassVar[bool] = True  # segments are supported
     any_length: ClassVar[bool] = True
+    core_form: ClassVar[bool] = True  # it means something without its mixer: create_attention gives it
     state_types: tuple[str, ...] = ()  # of a state's tensors: "sum", "input", "moment", "count" or "flag"
     qkv_gain: ClassVar[float] = 2**-0.5  # of the Xavier initialization of the query, key and value projections
 
@@ -39,6 +42,11 @@ class Core(nn.Module):
             raise UnsupportedError(f"{self.name} has no causal form: causal=False is allowed")
         if not causal and not self.bidirectional_form:
             raise UnsupportedError(f"{self.name} has no bidirectional form: causal=True is allowed")
+
+    @classmethod
+    def mixer(cls, width: int, heads: int, causal: bool, options: Settings) -> "Mixer":
+        """The core with what stands around it: x (B,N,width) -> y (B,N,width)."""
+        return Mixer(cls(heads, width // heads, causal, options))
 
     def extra_repr(self) -> str:
         """What `print(core)` shows."""
@@ -73,12 +81,6 @@ class Core(nn.Module):
         if segments is not None and not self.packed:
             raise UnsupportedError(f"{self.name} does not support segments: give each sequence a row of its own")
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        """The output (B,H,N,E) before `finish`."""
-        raise NotImplementedError
-
     def weights(
         self,
         q: Tensor,
@@ -95,9 +97,11 @@ class Core(nn.Module):
         total = A.sum(dim=-1, keepdim=True)
         return torch.where(total == 0, 0, A / torch.where(total == 0, 1, total))
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        """The weights as their equation reads."""
-        raise NotImplementedError
+    def definition(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        """What `attend` must equal; not the product with A where the values pass a norm before they are summed."""
+        return self.dense(q, k, causal, key_mask, segments) @ v
 
     def finish(self, o: Tensor) -> Tensor:
         """What follows the weighted sum; nothing, unless the mechanism brings a norm."""
@@ -171,17 +175,24 @@ class Core(nn.Module):
 class Mixer(nn.Module):
     """A core between its projections: x (B,N,M) -> y (B,N,M)."""
 
+    parts = 3  # of the first projection: queries, keys and values
+
     def __init__(self, core: Core) -> None:
         super().__init__()
         self.core = core
         M = core.heads * core.head_dim
-        self.qkv = nn.Linear(M, 3 * M)
+        self.qkv = nn.Linear(M, self.parts * M)
         self.out = nn.Linear(M, M)
         self.reset_parameters()
 
+    @property
+    def width(self) -> int:
+        """M, of the vectors that it takes and gives."""
+        return self.out.out_features
+
     def reset_parameters(self) -> None:
         """Xavier uniform for each of the four projections, biases 0."""
-        for weight in self.qkv.weight.chunk(3):
+        for weight in self.qkv.weight.chunk(self.parts):
             nn.init.xavier_uniform_(weight, gain=self.core.qkv_gain)
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.qkv.bias)
@@ -189,38 +200,44 @@ class Mixer(nn.Module):
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """y (B,N,M) of x (B,N,M)."""
-        return self._merge(self.core(*self._split(x), key_mask=key_mask, segments=segments))
+        self._check(x)
+        return self._merge(self.core(*self._split(x), key_mask=key_mask, segments=segments), x)
 
     def prefill(self, x: Tensor, key_mask: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
         """y, and the state after the last real token; `state` continues an earlier prefill or step."""
+        self._check(x)
         o, state = self.core.prefill(*self._split(x), key_mask=key_mask, state=state)
-        return self._merge(o), state
+        return self._merge(o, x), state
 
     def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         """y_t (B,1,M) of the next token x_t (B,1,M), and the state after it."""
+        self._check(x_t)
         o, state = self.core.step(*self._split(x_t), state)
-        return self._merge(o), state
+        return self._merge(o, x_t), state
 
     def weights(
         self, x: Tensor, normalize: bool = False, key_mask: Tensor | None = None, segments: Tensor | None = None
     ) -> Tensor:
         """Dense attention weights (B,H,N,N) before any norm; `normalize`: rows divided by their sum."""
+        self._check(x)
         q, k, _ = self._split(x)
         return self.core.weights(q, k, key_mask, segments, normalize)
 
+    def _check(self, x: Tensor) -> None:
+        """The one-line error for an x that does not fit."""
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.width:
+            shape = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+            raise InputError(f"x {shape}: it must be a tensor (batch, tokens, width) with width {self.width}")
+        if x.dtype != self.out.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise InputError(f"x is {x.dtype}: the mixer's parameters are {self.out.weight.dtype}")
+
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v (B,H,N,D) of x (B,N,M)."""
-        M = self.core.heads * self.core.head_dim
-        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != M:
-            shape = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
-            raise InputError(f"x {shape}: it must be a tensor (batch, tokens, width) with width {M}")
-        if x.dtype != self.qkv.weight.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise InputError(f"x is {x.dtype}: the mixer's parameters are {self.qkv.weight.dtype}")
         q, k, v = self.qkv(x).unflatten(2, (3, self.core.heads, self.core.head_dim)).permute(2, 0, 3, 1, 4)
         return q, k, v
 
-    def _merge(self, o: Tensor) -> Tensor:
-        """y (B,N,M) of o (B,H,N,D)."""
+    def _merge(self, o: Tensor, x: Tensor) -> Tensor:
+        """y (B,N,M) of o (B,H,N,D); a gated mixer reads x once more."""
         return self.out(o.transpose(1, 2).flatten(2))
 
 
@@ -233,20 +250,29 @@ def check_count(name: str, value: object) -> None:
 def create_attention(name: str, *, heads: int, head_dim: int, causal: bool, **options: Any) -> Core:
     """The core of a mechanism by name: o = core(q, k, v, key_mask=None, segments=None)."""
     cls: type[Core] = ATTENTION[name]
-    for key, value in (("heads", heads), ("head_dim", head_dim)):
-        check_count(key, value)
-    if not isinstance(causal, bool):
-        raise InputError(f"causal is {causal!r}: it must be True or False")
+    if not cls.core_form:
+        raise UnsupportedError(f"{name} is a mixer only, one with its own projections: create_mixer builds it")
+    check_count("heads", heads)
+    check_count("head_dim", head_dim)
+    _check_causal(causal)
     return cls(heads, head_dim, causal, parse_section(cls.Options, options, name))
 
 
 def create_mixer(name: str, *, width: int, heads: int, causal: bool, **options: Any) -> Mixer:
     """A mechanism with its projections by name: y = mixer(x, key_mask=None, segments=None)."""
+    cls: type[Core] = ATTENTION[name]
     check_count("width", width)
     check_count("heads", heads)
     if width % heads:
         raise InputError(f"width {width} and heads {heads}: heads must divide width")
-    return Mixer(create_attention(name, heads=heads, head_dim=width // heads, causal=causal, **options))
+    _check_causal(causal)
+    return cls.mixer(width, heads, causal, parse_section(cls.Options, options, name))
+
+
+def _check_causal(causal: object) -> None:
+    """The one-line error for what is neither True nor False."""
+    if not isinstance(causal, bool):
+        raise InputError(f"causal is {causal!r}: it must be True or False")
 
 
 def describe_attention(name: str) -> dict[str, Any]:
@@ -261,4 +287,5 @@ def describe_attention(name: str) -> dict[str, Any]:
         "recurrent": cls.recurrent and cls.causal_form,
         "packed": cls.packed,
         "any_length": cls.any_length,
+        "core": cls.core_form,
     }

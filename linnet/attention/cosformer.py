@@ -11,6 +11,7 @@ from torch import Tensor
 
 from linnet.attention.base import Core
 from linnet.attention.relative import positions_of
+from linnet.attention.rows import Kernel
 from linnet.config import Count, Settings
 from linnet.ops import linear_attention
 from linnet.ops.layout import Layout, check_length, layout, visible
@@ -65,6 +66,10 @@ class CosformerAttention(Core):
         near = torch.cos(gap * (math.pi / (2 * self.options.max_length)))
         A = torch.where(visible(where, causal), q.to(wide).relu() @ k.to(wide).relu().mT * near, 0)
         return A / A.sum(dim=-1, keepdim=True).clamp(min=EPS)  # M18
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
+        position = torch.arange(q.shape[2], device=q.device)
+        return Kernel(self._features(q.double(), position), self._features(k.double(), position), divided=True)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
+from linnet.attention.rows import Kernel
 from linnet.config import Settings
 from linnet.ops import reference
 from linnet.ops.cpu.decode import Mechanism, Stepper
@@ -41,6 +42,9 @@ class EluAttention(Core):
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
         A = reference.linear_weights(phi(q), phi(k), where, causal)
         return A / A.sum(dim=-1, keepdim=True).clamp(min=EPS)  # M10
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
+        return Kernel(phi(q.double()), phi(k.double()), divided=True)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None

@@ -63,3 +63,7 @@ class KernelizedAttention(Core):
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where, wide = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), accumulator(q.dtype)
         return torch.where(visible(where, False), gaussian_weights(q.to(wide), k.to(wide)), 0)
+
+    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+        wide = accumulator(q.dtype)
+        return gaussian_weights(q[:, :, start:stop].to(wide), k.to(wide))

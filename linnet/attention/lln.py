@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
+from linnet.attention.rows import Kernel, exponentials
 from linnet.config import Settings
 from linnet.errors import UnsupportedError
 from linnet.ops import reference
@@ -163,6 +164,12 @@ class LlnAttention(Core):
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
         alpha, beta, _ = self.scales(q, k, causal, where)
         return reference.exp_weights(alpha * q, beta * k, where, causal)  # M11
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
+        where = layout(q.shape[0], q.shape[2], None, None, q.device)
+        q, k = q.double(), k.double()
+        alpha, beta, _ = self.scales(q, k, self.causal, where)
+        return exponentials(alpha * q, beta * k)
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None

@@ -86,6 +86,11 @@ class LlnDiagAttention(Core):
         far = self.lln.dense(q, k, causal, key_mask, segments)
         return self._mix(far, self.diag.dense(q, k, causal, key_mask, segments))
 
+    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+        if not self.has_weights:
+            return self.dense(q, k, self.causal, None, None)  # which says why there are none
+        return self._mix(self.lln.rows(q, k, start, stop), self.diag.rows(q, k, start, stop))
+
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
     ) -> tuple[Tensor, State]:

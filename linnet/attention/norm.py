@@ -12,6 +12,7 @@ from torch.nn.functional import layer_norm
 
 from linnet.attention.base import Core
 from linnet.attention.relative import Positions, RelativePositions, positions_of
+from linnet.attention.rows import Kernel
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops import reference
@@ -95,6 +96,10 @@ class NormAttention(Core):
         where, features = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), self._features(q)
         phi_q, phi_k = (features(x, where.position) for x in _wide(q, k))
         return reference.linear_weights(phi_q, phi_k, where, causal)  # M1
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
+        position, features = torch.arange(q.shape[2], device=q.device), self._features(q)
+        return Kernel(features(q.double(), position), features(k.double(), position), divided=False)
 
     def finish(self, o: Tensor) -> Tensor:
         return self.xnorm(o)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
+from linnet.attention.rows import Kernel, exponentials
 from linnet.config import Count, Settings
 from linnet.ops import exp_attention, reference
 from linnet.ops.layout import layout
@@ -18,7 +19,7 @@ from linnet.registry import ATTENTION
 
 
 class PerformerOptions(Settings):
-    """`features`: m; `redraw`: a training call draws rows of its own, evaluation always uses the stored ones."""
+    """`features`: m; `redraw`: a training forward draws rows of its own, all else uses the stored ones."""
 
     features: Count = 128
     redraw: bool = False
@@ -48,12 +49,10 @@ class PerformerAttention(Core):
         super().__init__(heads, head_dim, causal, options)
         self.register_buffer("W", orthogonal_features(options.features, head_dim))
 
-    def _log_features(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def _log_features(self, q: Tensor, k: Tensor, redraw: bool = False) -> tuple[Tensor, Tensor]:
         """(B,H,N,m) each; the query's own |q|^2 / 2 is left out, since it cancels in the quotient."""
         wide = accumulator(q.dtype)
-        W = self.W
-        if self.training and self.options.redraw:
-            W = orthogonal_features(self.options.features, self.head_dim).to(W.device)
+        W = orthogonal_features(self.options.features, self.head_dim).to(self.W.device) if redraw else self.W
         W = W.to(wide) * self.head_dim**-0.25
         q, k = q.to(wide), k.to(wide)
         with no_autocast(q.device):
@@ -63,17 +62,21 @@ class PerformerAttention(Core):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
-        log_q, log_k = self._log_features(q, k)
+        log_q, log_k = self._log_features(q, k, redraw=self.training and self.options.redraw)
         return exp_attention(log_q, log_k, v.to(log_q.dtype), causal, key_mask, segments)
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
         return reference.exp_weights(*self._log_features(q, k), where, causal)  # M11
 
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
+        log_q, log_k = self._log_features(q.double(), k.double())
+        return exponentials(log_q, log_k)
+
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
     ) -> tuple[Tensor, State]:
-        """The state: S, z, m of `exp_attention`."""
+        """The state: S, z, m of `exp_attention`, of the stored rows: it outlives a call."""
         log_q, log_k = self._log_features(q, k)
         return exp_attention(log_q, log_k, v.to(log_q.dtype), key_mask=key_mask, state=state, return_state=True)
 

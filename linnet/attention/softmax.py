@@ -8,6 +8,7 @@ from torch import Tensor
 
 from linnet.attention.base import Core
 from linnet.attention.relative import Positions, RelativePositions, positions_of
+from linnet.attention.rows import past
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops import reference
@@ -57,6 +58,15 @@ class SoftmaxAttention(Core):
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
         q, k = self.positions(q, where.position), self.positions(k, where.position)
         return reference.block_weights(q, k, where, q.shape[2], "softmax", causal)  # M5, one block
+
+    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+        N = q.shape[2]
+        position = torch.arange(N, device=q.device)
+        q, k = self.positions(q, position), self.positions(k, position)
+        scores = q[:, :, start:stop] @ k.mT * self.head_dim**-0.5
+        if self.causal:
+            scores = scores.masked_fill(~past(start, stop, N, q.device), -torch.inf)
+        return scores.softmax(dim=-1)  # M5, one block
 
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None

@@ -1,30 +1,30 @@
 """What one attention layer costs as the text gets longer: time and peak memory of training on it, on the CPU."""
 
-import os
-import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from linnet import __version__
-from linnet.attention.base import create_mixer
-from linnet.bench.memory import Job, peaks, serve
+from linnet.attention.base import create_mixer, describe_attention
+from linnet.bench.machine import environment
+from linnet.bench.memory import Job, peak_server, serve
 from linnet.bench.timing import time_in_turns
 
 FORMAT = "linnet-bench-layer-1"
-LENGTHS = (512, 1024, 2048, 4096, 8192)
 WIDTH, HEADS = 512, 8
 
 
 def measure_layer(
     names: Sequence[str],
-    lengths: Sequence[int] = LENGTHS,
+    lengths: Sequence[int],
     rounds: int = 5,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Forward and backward of one causal layer with its projections, batch 1, for each name and length; as JSON."""
+    """Forward and backward of one layer with its projections, batch 1, for each name and length; as JSON.
+
+    The layer is causal wherever the mechanism has a causal form.
+    """
     total, done = len(names) * len(lengths) * (rounds + 1), 0
 
     def advance() -> None:
@@ -39,18 +39,19 @@ def measure_layer(
             seconds, low, high = (float(f"{t:.4g}") for t in (timing.seconds, timing.low, timing.high))
             row = {"attention": name, "tokens": N, "seconds": seconds, "low": low, "high": high}
             rows.append({**row, "others": timing.others})
-    jobs = [{key: row[key] for key in ("attention", "tokens")} for row in rows]
-    for row, peak in zip(rows, peaks("linnet.bench.layer", jobs), strict=True):
-        row["memory"] = peak
-        advance()
+    with peak_server("linnet.bench.layer") as peak:
+        for row in rows:
+            row["memory"] = peak({key: row[key] for key in ("attention", "tokens")})
+            advance()
     settings = {"width": WIDTH, "heads": HEADS, "batch": 1, "rounds": rounds, "type": "float32"}
-    return {"format": FORMAT, "settings": settings, "environment": _environment(), "rows": rows}
+    return {"format": FORMAT, "settings": settings, "environment": environment(), "rows": rows}
 
 
 def layer_work(job: Job) -> Callable[[], None]:
     """A function that runs a layer forward and backward on `tokens` random vectors; it keeps no gradients."""
     torch.manual_seed(0)
-    mixer = create_mixer(job["attention"], width=WIDTH, heads=HEADS, causal=True)
+    name = job["attention"]
+    mixer = create_mixer(name, width=WIDTH, heads=HEADS, causal=describe_attention(name)["causal"])
     x = torch.randn(1, job["tokens"], WIDTH, requires_grad=True)
     toward = torch.randn(1, job["tokens"], WIDTH)
     return lambda: _forward_backward(mixer, x, toward)
@@ -65,18 +66,6 @@ def _forward_backward(mixer: nn.Module, x: torch.Tensor, toward: torch.Tensor) -
 def _warm_up(job: Job) -> None:
     """The same work on a few tokens."""
     layer_work({**job, "tokens": 64})()
-
-
-def _environment() -> dict[str, Any]:
-    """What the numbers depend on."""
-    return {
-        "linnet": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from linnet.bench.timing import time_in_turns
 
 B, H, N, D = 4, 8, 2048, 64
 SIZE = 128  # of features, projections and landmarks, on both sides
+ROUNDS, CHUNK = 2, 64  # of hashing, and the tokens that attend to each other
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,22 @@ def _nystrom(heads: int, head_dim: int) -> nn.Module:
     return NystromAttention(dim=width, dim_head=head_dim, heads=heads, num_landmarks=SIZE, residual=False)
 
 
+def _reformer(heads: int, head_dim: int) -> nn.Module:
+    """As many rounds and as long chunks as ours."""
+    from reformer_pytorch import LSHSelfAttention
+
+    return LSHSelfAttention(dim=heads * head_dim, heads=heads, bucket_size=CHUNK, n_hashes=ROUNDS)
+
+
 PAIRS = (
     Pair("linformer", Peer("linformer", "linformer", False, _linformer), True, {"k": SIZE, "max_length": N}),
     Pair("nystromformer", Peer("nystrom", "nystrom-attention", False, _nystrom), True, {"landmarks": SIZE}),
+    Pair(
+        "reformer",
+        Peer("reformer", "reformer-pytorch", False, _reformer),
+        True,
+        {"rounds": ROUNDS, "chunk": CHUNK},
+    ),
     *(
         Pair(
             "performer",

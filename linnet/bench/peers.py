@@ -3,15 +3,18 @@
 Each adapter calls the library's own public objects, in evaluation mode, from a fixed seed, and hands on the key mask
 where the library takes one. A library that offers only a module x -> y with its own projections is measured as that:
 x is q with its heads merged, and k and v are not used. Nothing is imported before a peer is loaded.
+Their sizes (landmarks, buckets, ...) are small ones, for the audit, unless `load` is told how many tokens are meant:
+then they are the library's own defaults.
 """
 
 import contextlib
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +33,12 @@ class Peer:
     name: str  # in the tables
     package: str  # on PyPI
     causal: bool
-    build: Callable[[int, int], nn.Module]
+    build: Callable[..., nn.Module]
+    includes: str = ""  # what a call does, for a fair comparison
     random: bool = False  # draws random numbers in each call, also in evaluation mode
+    defaults: Callable[[int], Mapping[str, int]] = lambda tokens: {}  # the library's own sizes, as options of `build`
+    linear: bool = False  # exactly the work of linear attention on features of width D
+    install: str = INSTALL
 
     @property
     def version(self) -> str | None:
@@ -41,16 +48,17 @@ class Peer:
         except PackageNotFoundError:
             return None
 
-    def load(self, heads: int, head_dim: int) -> nn.Module:
+    def load(self, heads: int, head_dim: int, tokens: int | None = None) -> nn.Module:
         """The adapter, seeded and in evaluation mode; MissingPeerError where the package is absent or broken."""
         if self.version is None:
-            raise MissingPeerError(INSTALL)
+            raise MissingPeerError(self.install)
+        options = {} if tokens is None else self.defaults(tokens)
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")  # what a package says while it is imported is not about the user's work
             torch.manual_seed(0)
             try:
-                return self.build(heads, head_dim).eval()
-            except (ImportError, AttributeError, TypeError) as error:
+                return self.build(heads, head_dim, **options).eval()
+            except (ImportError, AttributeError, TypeError, OSError) as error:
                 raise MissingPeerError(f"{self.package} {self.version} does not load: {error}") from error
 
 
@@ -108,30 +116,32 @@ class PerformerSelfAttention(nn.Module):
 
 
 class LinearAttentionFunctions(nn.Module):
-    """linear-attention-transformer's two functions; copies go in, since with a mask they write into keys and values."""
+    """linear-attention-transformer's two functions; copies go in where they would write: a mask is put into k and v."""
 
-    def __init__(self, heads: int, head_dim: int, causal: bool) -> None:
+    def __init__(self, heads: int, head_dim: int, causal: bool, bucket: int = 1) -> None:
         super().__init__()
         from linear_attention_transformer.linear_attention_transformer import causal_linear_attn, linear_attn
 
-        self.causal, self.causal_fn, self.fn = causal, causal_linear_attn, linear_attn
+        self.causal, self.bucket, self.causal_fn, self.fn = causal, bucket, causal_linear_attn, linear_attn
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """o (B,H,N,D); the causal form with `bucket_size=1`, as the library's own module calls it."""
+        """o (B,H,N,D); the causal form in buckets of 1, as the library's module calls it, or of the default 64."""
+        if key_mask is not None:
+            k, v = k.clone(), v.clone()
         if self.causal:
-            return self.causal_fn(q, k.clone(), v.clone(), kv_mask=key_mask, bucket_size=1)
-        return self.fn(q, k.clone(), v.clone(), kv_mask=key_mask)
+            return self.causal_fn(q, k, v, kv_mask=key_mask, bucket_size=self.bucket)
+        return self.fn(q, k, v, kv_mask=key_mask)
 
 
 class LinformerSelfAttention(nn.Module):
-    """linformer's module, for up to 512 tokens projected to 32; it takes no mask."""
+    """linformer's module, for up to `length` tokens projected to `k`; it takes no mask."""
 
-    def __init__(self, heads: int, head_dim: int) -> None:
+    def __init__(self, heads: int, head_dim: int, length: int = 512, k: int = 32) -> None:
         super().__init__()
         from linformer import LinformerSelfAttention as Theirs
 
         self.heads = heads
-        self.module = Theirs(dim=heads * head_dim, seq_len=512, k=32, heads=heads)
+        self.module = Theirs(dim=heads * head_dim, seq_len=length, k=k, heads=heads)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The module on the tokens of q."""
@@ -139,14 +149,14 @@ class LinformerSelfAttention(nn.Module):
 
 
 class NystromAttention(nn.Module):
-    """nystrom-attention's module with 16 landmarks; it pads on its own and marks that only where it is given a mask."""
+    """nystrom-attention's module; it pads on its own and marks that only where it is given a mask."""
 
-    def __init__(self, heads: int, head_dim: int) -> None:
+    def __init__(self, heads: int, head_dim: int, landmarks: int = 16) -> None:
         super().__init__()
         from nystrom_attention import NystromAttention as Theirs
 
         self.heads = heads
-        self.module = Theirs(dim=heads * head_dim, dim_head=head_dim, heads=heads, num_landmarks=16)
+        self.module = Theirs(dim=heads * head_dim, dim_head=head_dim, heads=heads, num_landmarks=landmarks)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """The module on the tokens of q, always with a mask."""
@@ -156,34 +166,119 @@ class NystromAttention(nn.Module):
 
 
 class LSHSelfAttention(nn.Module):
-    """reformer-pytorch's module with buckets of 8 tokens, inside its own Autopadder, so that any length runs."""
+    """reformer-pytorch's module, inside its own Autopadder, so that any length runs."""
 
-    def __init__(self, heads: int, head_dim: int, causal: bool) -> None:
+    def __init__(self, heads: int, head_dim: int, causal: bool, bucket: int = 8) -> None:
         super().__init__()
         from reformer_pytorch import Autopadder
         from reformer_pytorch import LSHSelfAttention as Theirs
 
         self.heads = heads
-        self.module = Autopadder(Theirs(dim=heads * head_dim, heads=heads, bucket_size=8, causal=causal))
+        self.module = Autopadder(Theirs(dim=heads * head_dim, heads=heads, bucket_size=bucket, causal=causal))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """The module on the tokens of q."""
         return split(self.module(tokens(q), input_mask=key_mask), self.heads)
 
 
-def _both(name: str, package: str, adapter: type[nn.Module], random: bool = False) -> tuple[Peer, Peer]:
+class NaiveLinearAttention(nn.Module):
+    """flash-linear-attention's reference function in plain torch: its kernels need a GPU; lengths are filled to 64."""
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+        from fla.ops.linear_attn.naive import naive_chunk_linear_attn
+
+        self.fn = naive_chunk_linear_attn
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """o (B,H,N,D); it wants (B,N,H,D)."""
+        N = q.shape[2]
+        q, k, v = (nn.functional.pad(x, (0, 0, 0, -N % 64)).transpose(1, 2) for x in (q, k, v))
+        return self.fn(q, k, v, scale=1.0).transpose(1, 2)[:, :, :N]
+
+
+class CausalProduct(nn.Module):
+    """pytorch-fast-transformers' compiled causal product."""
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+        from fast_transformers.causal_product import causal_dot_product
+
+        self.fn = causal_dot_product
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """o (B,H,N,D)."""
+        return self.fn(q, k, v)
+
+
+class FastLinearAttention(nn.Module):
+    """pytorch-fast-transformers' bidirectional module with its 1+elu features."""
+
+    all_ones = True  # it asks its mask of N x N this one question; this object answers in the mask's place
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+        from fast_transformers.attention import LinearAttention
+        from fast_transformers.masking import LengthMask
+
+        self.module, self.mask = LinearAttention(head_dim), LengthMask
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """o (B,H,N,D); it wants (B,N,H,D)."""
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        lengths = self.mask(torch.full((q.shape[0],), q.shape[1]))
+        return self.module(q, k, v, self, lengths, lengths).transpose(1, 2)
+
+
+def _both(name: str, package: str, adapter: type[nn.Module], includes: str, **more: Any) -> tuple[Peer, Peer]:
     """The causal and the bidirectional form of a peer that has both."""
     return (
-        Peer(name, package, True, partial(adapter, causal=True), random),
-        Peer(name, package, False, partial(adapter, causal=False), random),
+        Peer(name, package, True, partial(adapter, causal=True), includes, **more),
+        Peer(name, package, False, partial(adapter, causal=False), includes, **more),
     )
 
 
+COMPILED = "pip install pytorch-fast-transformers, which compiles C++"
+LINEAR = "linear-attention-transformer"
 PEERS = (
-    *_both("linear-attention-transformer", "linear-attention-transformer", LinearAttentionFunctions),
-    Peer("linformer", "linformer", False, LinformerSelfAttention),
-    Peer("nystrom-attention", "nystrom-attention", False, NystromAttention),
-    *_both("performer-pytorch", "performer-pytorch", FastAttention),
-    *_both("performer-pytorch SelfAttention", "performer-pytorch", PerformerSelfAttention),
-    *_both("reformer-pytorch", "reformer-pytorch", LSHSelfAttention, random=True),
+    Peer("flash-linear-attention", "flash-linear-attention", True, NaiveLinearAttention, "bare product", linear=True),
+    Peer(
+        *(LINEAR, LINEAR, True, partial(LinearAttentionFunctions, causal=True)),
+        *("features, denominator; a token does not see its own bucket",),
+        defaults=lambda tokens: {"bucket": 64},
+        linear=True,
+    ),
+    Peer(
+        *(LINEAR, LINEAR, False, partial(LinearAttentionFunctions, causal=False), "features, denominator"),
+        linear=True,
+    ),
+    Peer(
+        *("linformer", "linformer", False, LinformerSelfAttention, "projections; softmax over 256 mixed keys"),
+        defaults=lambda tokens: {"length": tokens, "k": 256},
+    ),
+    Peer(
+        *("nystrom-attention", "nystrom-attention", False, NystromAttention, "projections; 256 landmarks"),
+        defaults=lambda tokens: {"landmarks": 256},
+    ),
+    *_both("performer-pytorch", "performer-pytorch", FastAttention, "266 random features, denominator"),
+    *_both(
+        *("performer-pytorch SelfAttention", "performer-pytorch", PerformerSelfAttention),
+        *("projections; 266 random features, denominator",),
+    ),
+    Peer(
+        *("pytorch-fast-transformers", "pytorch-fast-transformers", True, CausalProduct, "bare product"),
+        linear=True,
+        install=COMPILED,
+    ),
+    Peer(
+        *("pytorch-fast-transformers", "pytorch-fast-transformers", False, FastLinearAttention),
+        *("1+elu features, denominator",),
+        linear=True,
+        install=COMPILED,
+    ),
+    *_both(
+        *("reformer-pytorch", "reformer-pytorch", LSHSelfAttention, "projections; 8 hashes, buckets of 64"),
+        random=True,
+        defaults=lambda tokens: {"bucket": 64},
+    ),
 )

@@ -1,7 +1,8 @@
-"""Time of functions on a machine that others may use: turn by turn, medians, and what others did meanwhile."""
+"""Time of functions on a machine that others may use: by turns, medians, and what others did meanwhile."""
 
 import math
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,21 +28,41 @@ def time_in_turns(
     least: float = 0.1,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Timing]:
-    """Time each call once a round, in turn, so that what slows the machine for a while slows all of them.
+    """Time each call once a round, in a random order, so that what slows the machine for a while slows all of them.
 
     A sample is one call, or as many as fill `least` seconds; the first call of each is not counted. Of the samples
     of a call the quieter half counts: those during which other programs did least.
     """
-    repeats = {}
-    for name, call in calls.items():
-        call()
+    return take_turns(calls, {name: warm_up(call) for name, call in calls.items()}, rounds, least, progress=progress)
+
+
+def warm_up(call: Callable[[], object]) -> float:
+    """Seconds of a call, once it has made what it makes at first use; one that takes half a second is called once."""
+    for _ in range(2):
         start = time.perf_counter()
         call()
-        repeats[name] = max(1, round(least / (time.perf_counter() - start)))
+        seconds = time.perf_counter() - start
+        if seconds >= 0.5:
+            break
+    return seconds
+
+
+def take_turns(
+    calls: Mapping[str, Callable[[], object]],
+    expected: Mapping[str, float],
+    rounds: int,
+    least: float,
+    slow: float = math.inf,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, Timing]:
+    """`time_in_turns` of calls whose seconds are known roughly; one slower than `slow` takes part in 3 rounds only."""
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            samples[name].append(_sample(call, repeats[name]))
+    order, chance = list(calls), random.Random(0)
+    for turn in range(rounds):
+        chance.shuffle(order)
+        for name in order:
+            if turn < 3 or expected[name] <= slow:
+                samples[name].append(_sample(calls[name], max(1, round(least / max(expected[name], 1e-7)))))
             progress()
     return {name: _quieter_half(found) for name, found in samples.items()}
 
@@ -52,8 +73,8 @@ def _sample(call: Callable[[], object], repeats: int) -> tuple[float, float]:
     for _ in range(repeats):
         call()
     wall, own, busy = (now - then for now, then in zip(_clocks(), before, strict=True))
-    others = (busy - own) / wall
-    return others if not others < 0 else 0.0, wall / repeats  # NaN stays NaN
+    others = (busy - own) / wall  # the system counts in hundredths of a second: too coarse for a very short sample
+    return others if math.isnan(others) else min(max(others, 0.0), os.cpu_count() or 1), wall / repeats
 
 
 def _quieter_half(samples: Sequence[tuple[float, float]]) -> Timing:

@@ -18,7 +18,7 @@ from linnet.errors import LinnetError
 # In the order of `linnet --help`.
 COMMANDS = (
     *("demo", "train", "resume", "evaluate", "generate", "export"),
-    *("report", "bench", "audit", "reproduce", "list", "doctor"),
+    *("data", "analyze", "report", "bench", "audit", "reproduce", "list", "doctor"),
 )
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 100})

@@ -1,7 +1,6 @@
-"""`linnet bench`: what things cost on this machine, measured."""
+"""`linnet bench`: what attention costs on this machine, ours and others', measured."""
 
 import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,91 +10,199 @@ from linnet.cli import Json, print_json, print_table
 from linnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
+    from linnet.bench.measure import Bench
     from linnet.train.log import Screen
 
-KINDS = ("layer", "peers")
-ATTENTIONS = ("softmax", "norm", "diag", "lln")
+KINDS = ("ops", "model", "decode")
 What = Annotated[
-    str,
+    list[str],
     typer.Argument(
-        help="layer: one layer against softmax, 512 to 8,192 tokens. peers: ours against other libraries' code of the "
-        "same mechanism, 2,048 tokens.",
-        metavar="WHAT",
+        help="ops: attention alone, every backend and other libraries. model: steps a second of a small model, and a "
+        "layer. decode: one token more. Several of these may be given. peers: our mechanisms against other libraries' "
+        "code of the same, 2,048 tokens.",
+        metavar="WHAT...",
     ),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Tiny sizes, in seconds: shows that it works, and little else.")]
+Lengths = Annotated[
+    str | None, typer.Option("--lengths", help="Numbers of tokens, joined by commas.", metavar="N,N,...")
+]
+Only = Annotated[str, typer.Option("--only", help="Only those with this in their name.", metavar="TEXT")]
+Peers = Annotated[bool, typer.Option("--peers/--no-peers", help="ops: measure the other libraries that are installed.")]
+Compile = Annotated[bool, typer.Option("--compile", help="model: compile all of them; no peaks of memory then.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Threads of a call.", show_default="as torch chooses")
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", help="Draw it: .png, .pdf or .svg; the numbers go to a .json beside it.", metavar="FILE"),
-]
-Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Threads that a layer uses.", show_default="as torch chooses")
+    typer.Option("--out", help="Folder for JSON and pictures; the page is FOLDER.md.", metavar="FOLDER"),
 ]
 
 
-def command(what: What, out: Out = None, threads: Threads = None, json: Json = False) -> None:
-    """Measure time and memory of a layer as the text gets longer.
+def command(
+    what: What,
+    quick: Quick = False,
+    lengths: Lengths = None,
+    only: Only = "",
+    peers: Peers = True,
+    compiled: Compile = False,
+    threads: Threads = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Measure time and memory of attention, models and decoding.
 
-    It is trained, and the memory is the peak. `peers` trains a mechanism beside each library that has it too. The
-    mechanisms take turns and medians are shown; each peak comes from a process of its own. If other programs kept the
-    machine busy meanwhile, it says so. A minute or two on two quiet cores.
+    What is compared takes turns in random order; medians are shown, each peak of memory comes from a process of its
+    own, and the machine's own limits are measured in the same turns. If other programs kept the machine busy
+    meanwhile, it says so. Ctrl-C shows what there is so far; with --out, the same command then goes on.
+    Ops, model and decode take about 20 minutes on two quiet cores, peers one.
 
     \b
     Examples:
-      linnet bench layer
-      linnet bench layer --threads 1 --out cost.png
+      linnet bench ops --quick
+      linnet bench ops --only linear_attention --lengths 512,2048,8192
+      linnet bench ops model decode --out benchmarks
       linnet bench peers --threads 2
     """
-    if what not in KINDS:
-        raise unknown("benchmark", what, KINDS)
-    if what == "peers" and out is not None:
-        raise InputError("--out is for `linnet bench layer`: peers are shown as a table, or with --json")
+    for name in what:
+        if name not in (*KINDS, "peers"):
+            raise unknown("benchmark", name, (*KINDS, "peers"))
+    if compiled and what != ["model"]:
+        raise InputError("--compile is for `linnet bench model` alone: ops and steps are not compiled")
+    if "peers" in what and (len(what) > 1 or quick or lengths or only or out or not peers):
+        raise InputError("peers is measured alone, at one size: it takes --threads and --json")
 
     import torch
 
-    from linnet.analysis.costs import save_cost
-    from linnet.analysis.figures import check_target
-    from linnet.bench.layer import LENGTHS
+    from linnet.analysis.figures import check_matplotlib
+    from linnet.bench.machine import keep_freed_memory
+    from linnet.bench.measure import Effort
     from linnet.train.log import Screen
 
-    if out is not None:
-        check_target(out)
     if threads is not None:
         torch.set_num_threads(threads)
-    if what == "peers":
+    if what == ["peers"]:
         _peers(Screen(quiet=json), json)
         return
-    cost = measure_cost(ATTENTIONS, LENGTHS, 5, Screen(quiet=json))
-    options = {"--out": out, "--threads": threads}
-    given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
-    cost["command"] = shlex.join(["linnet", "bench", what, *given])
-    files = save_cost(cost, out) if out is not None else []
-    if json:
-        print_json({**cost, "files": [str(file) for file in files]})
-    else:
-        print_cost(cost)
-        for file in files:
-            print(file)
+    sizes = _sizes(lengths)
+    if out is not None:
+        check_matplotlib()
+        _check_folder(out)
+    allocator = "what is freed is kept" if keep_freed_memory() else "the system's default"
+    effort = Effort(2, 0.002, 1.0, 256) if quick else Effort(5, 0.05, 3.0, 2048)
+    plans = {
+        "ops": lambda: _ops(sizes, quick, peers, only),
+        "model": lambda: _model(sizes, quick, compiled, only),
+        "decode": lambda: _decode(sizes, quick, only),
+    }
+    results: dict[str, Any] = {}
+    for name in dict.fromkeys(what):
+        bench = plans[name]()
+        if not any(group.jobs for group in bench.groups):
+            raise InputError(f"--only is {only!r}: nothing has {only!r} in its name")
+        bench = bench._replace(settings={**bench.settings, "allocator": allocator, "quick": quick})
+        words = _given(quick, lengths, only, peers, compiled, threads)
+        results[name] = _run(bench, effort, out, shlex.join(["linnet", "bench", name, *words]), Screen(quiet=json))
+        if not json:
+            _print(results[name])
+        if not results[name]["complete"]:
+            break
+    _finish(results, out, json)
 
 
-def measure_cost(names: Sequence[str], lengths: Sequence[int], rounds: int, screen: "Screen") -> dict[str, Any]:
-    """The measurement, with progress."""
-    from linnet.bench.layer import measure_layer
+def _ops(sizes: list[int] | None, quick: bool, peers: bool, only: str) -> "Bench":
+    from linnet.bench.ops import ops_bench
 
+    return ops_bench(sizes, quick, peers, only)
+
+
+def _model(sizes: list[int] | None, quick: bool, compiled: bool, only: str) -> "Bench":
+    from linnet.bench.model import model_bench
+
+    return model_bench(sizes, quick, compiled, only)
+
+
+def _decode(sizes: list[int] | None, quick: bool, only: str) -> "Bench":
+    from linnet.bench.decode import decode_bench
+
+    return decode_bench(sizes, quick, only)
+
+
+def _sizes(lengths: str | None) -> list[int] | None:
+    """The numbers of `--lengths`, in order."""
+    if lengths is None:
+        return None
+    parts = lengths.split(",")
+    if not all(part.strip().isdecimal() and 0 < int(part) <= 2**20 for part in parts):
+        raise InputError(f"--lengths is {lengths!r}: it must be numbers from 1 to 1,048,576, joined by commas")
+    return sorted({int(part) for part in parts})
+
+
+def _given(
+    quick: bool, lengths: str | None, only: str, peers: bool, compiled: bool, threads: int | None
+) -> list[str]:
+    """The options that were chosen, as they would be written."""
+    flags = {"--quick": quick, "--no-peers": not peers, "--compile": compiled}
+    values = {"--lengths": lengths, "--only": only or None, "--threads": threads}
+    chosen = [str(word) for pair in values.items() if pair[1] is not None for word in pair]
+    return [flag for flag, wanted in flags.items() if wanted] + chosen
+
+
+def _check_folder(out: Path) -> None:
+    """Make the folder, before anything is measured for it."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is not a folder")
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _run(bench: "Bench", effort: Any, out: Path | None, command: str, screen: "Screen") -> dict[str, Any]:
+    """One benchmark, with progress; in `out` it is NAME.partial.json until it is complete."""
+    from linnet.bench.measure import run_bench
+    from linnet.storage import write_json
+
+    partial = out / f"{bench.name}.partial.json" if out is not None else None
     try:
-        show = screen.work(f"measuring one layer of {', '.join(names)}, {lengths[0]:,} to {lengths[-1]:,} tokens")
-        return measure_layer(names, lengths, rounds, show)
+        result = run_bench(bench, effort, partial, screen.work(f"measuring {bench.name}"))
     finally:
         screen.close()
+    result["command"] = command
+    if out is not None and partial is not None and result["complete"]:
+        write_json(out / f"{bench.name}.json", result)
+        partial.unlink(missing_ok=True)
+    return result
 
 
-def print_cost(cost: Mapping[str, Any]) -> None:
-    """The measurement for people."""
-    from linnet.analysis.costs import cost_note, cost_tables
+def _print(result: dict[str, Any]) -> None:
+    """A measurement for people."""
+    from linnet.analysis.benchmarks import bench_note, bench_tables, crossovers
 
-    for table in cost_tables(cost):
-        print(f"{table.title}:")
-        print_table(table.columns, table.rows)
-    print(cost_note(cost))
+    tables = [*bench_tables(result), *([crossovers(result)] if result["bench"] == "ops" else [])]
+    for table in tables:
+        if table.rows:
+            print(f"{table.title}:")
+            print_table(table.columns, table.rows)
+            print()
+    print(bench_note(result))
+
+
+def _finish(results: dict[str, Any], out: Path | None, json: bool) -> None:
+    """The page and its pictures, the bounds, and the exit code."""
+    from linnet.analysis.bench_page import render_benches
+    from linnet.analysis.bounds import bounds_table
+
+    done = all(result["complete"] for result in results.values())
+    files = render_benches(out) if out is not None and done else []
+    if json:
+        print_json({**results, "files": [str(file) for file in files]})
+    else:
+        table = bounds_table(results)
+        if any(line[-1] != "not measured" for line in table.rows):
+            print(f"\n{table.title}:")
+            print_table(table.columns, table.rows)
+        for file in files:
+            print(file)
+    if not done:
+        raise typer.Exit(130)
 
 
 def _peers(screen: "Screen", json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from linnet.cli import Json, print_json
+from linnet.cli import Json, print_json, print_table
 
 if TYPE_CHECKING:
     from linnet.train.log import Screen
@@ -53,7 +53,6 @@ def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
     check_extra()
     check_out(folder)
 
-    from linnet.cli.bench import measure_cost, print_cost
     from linnet.storage import write_json
     from linnet.train.log import Screen
 
@@ -61,10 +60,10 @@ def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
     screen.say("[1/4] training a TransNormer T2 on the source code of Python's own library")
     outcome = _train(size, folder, screen, json)
     screen.say("[2/4] what its layers cost beside softmax")
-    cost = measure_cost(LAYERS, size.lengths, size.rounds, screen)
+    cost = _measure(size, screen)
     write_json(folder / "cost.json", cost)
     if not json:
-        print_cost(cost)
+        _print_cost(cost)
     screen.say(f"[3/4] writing after {PROMPT!r}")
     sample = _write(folder, size.new_tokens, json)
     write_json(folder / "sample.json", sample)
@@ -89,6 +88,27 @@ def _train(size: Size, folder: Path, screen: "Screen", json: bool) -> dict[str, 
     if not json:
         print(f"validation perplexity {_shown(outcome.valid['perplexity'])} after {outcome.seconds:.0f} seconds")
     return {**outcome._asdict(), "folder": str(folder)}
+
+
+def _measure(size: Size, screen: "Screen") -> dict[str, Any]:
+    """What a layer costs, with progress."""
+    from linnet.bench.layer import measure_layer
+
+    try:
+        span = f"{size.lengths[0]:,} to {size.lengths[-1]:,} tokens"
+        return measure_layer(LAYERS, size.lengths, size.rounds, screen.work(f"measuring {', '.join(LAYERS)}, {span}"))
+    finally:
+        screen.close()
+
+
+def _print_cost(cost: dict[str, Any]) -> None:
+    """The measurement for people."""
+    from linnet.analysis.costs import cost_note, cost_tables
+
+    for table in cost_tables(cost):
+        print(f"{table.title}:")
+        print_table(table.columns, table.rows)
+    print(cost_note(cost))
 
 
 def _shown(perplexity: float | None) -> str:

@@ -16,8 +16,8 @@ def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last",
 
     Told are loss and perplexity, by token and, for a causal model, by word: what white space separates is a word,
     and each end of a line is one more. The text is read in blocks of the context that the run was trained with, each
-    on its own: a token sees what comes before it in its block. Of recall, loss and accuracy by answer are told.
-    Settings and data must be those of the run.
+    on its own: a token sees what comes before it in its block. Of recall, loss and accuracy by answer are told;
+    of a classifier accuracy and the confusion matrix. Settings and data must be those of the run.
 
     \b
     Examples:
@@ -35,5 +35,10 @@ def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last",
     if json:
         print_json(metrics)
     else:
+        confusion = metrics.pop("confusion", None)
         shown = {name: f"{value:,.4f}" if isinstance(value, float) else str(value) for name, value in metrics.items()}
         print_table(["metric", "value"], [[name.replace("_", " "), value] for name, value in shown.items()])
+        if confusion is not None:
+            print("how often each class, a row, was taken for each:")
+            rows = [[str(label), *map(str, counts)] for label, counts in enumerate(confusion)]
+            print_table(["class", *map(str, range(len(confusion)))], rows)

@@ -29,6 +29,13 @@ def _tasks() -> list[Row]:
     return [{"name": name} for name in TASK.names()]
 
 
+def _instruments() -> list[Row]:
+    from linnet.registry import INSTRUMENT
+
+    classes = [(name, INSTRUMENT[name]) for name in INSTRUMENT.names()]
+    return [{"name": name, "what": cls.what, "reads": cls.reads, "paper": cls.paper} for name, cls in classes]
+
+
 def _recipes() -> list[Row]:
     from linnet.config import recipe_names
 
@@ -39,24 +46,28 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
     "attention": _attention,
     "models": _models,
     "tasks": _tasks,
+    "instruments": _instruments,
     "recipes": _recipes,
 }
-ATTENTION_COLUMNS = {
-    "name": "name",
-    "what": "what",
-    "causal": "causal",
-    "recurrent": "recurrent state",
-    "cost": "cost",
-    "packed": "packed",
+COLUMNS = {
+    "attention": {
+        "name": "name",
+        "what": "what",
+        "causal": "causal",
+        "recurrent": "recurrent state",
+        "cost": "cost",
+        "packed": "packed",
+    },
+    "instruments": {"name": "name", "what": "what"},
 }
 
 
 def command(
-    kind: Annotated[str, typer.Argument(help="attention, models, tasks or recipes.", metavar="KIND")],
+    kind: Annotated[str, typer.Argument(help="attention, models, tasks, instruments or recipes.", metavar="KIND")],
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """List mechanisms of attention, models, tasks or recipes.
+    """List attentions, models, tasks, instruments or recipes.
 
     A name in the first column is what create_mixer, create_model, a recipe or `linnet train` accepts.
 
@@ -73,7 +84,7 @@ def command(
     if json:
         print_json(rows)
         return
-    columns = ATTENTION_COLUMNS if kind == "attention" else {"name": "name"}
+    columns = COLUMNS.get(kind, {"name": "name"})
     cells = [[_cell(row[key]) for key in columns] for row in rows]
     if markdown:
         print(_markdown(list(columns.values()), cells))

@@ -1,15 +1,22 @@
-"""`linnet reproduce`: a table of a paper, or a study of our own, by one command."""
+"""`linnet reproduce`: a table or figure of a paper, or a study of our own, by one command."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from linnet.cli import Json, print_json
+from linnet.errors import InputError, unknown
 
-Name = Annotated[str, typer.Argument(help="transnormer-table4, transnormer-masked-lm or recall.", metavar="NAME")]
+if TYPE_CHECKING:
+    from linnet.train.log import Screen
+
+SPEED, CIRCLES, SCORES = "transnormer-table7", "transnormer-figure1", "transnormer-table6"
+Name = Annotated[str, typer.Argument(help="A study or a calculation, such as transnormer-table4.", metavar="NAME")]
 Scale = Annotated[str, typer.Option("--scale", help="cpu: two cores can do it; paper: a paper's own size, for GPUs.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Folder of the runs; default runs/NAME-SCALE.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Folder of the runs; default runs/NAME-SCALE, or one that studies share.")
+]
 Results = Annotated[Path | None, typer.Option("--results", help="Folder of the JSON; default OUT/results.")]
 Render = Annotated[bool, typer.Option("--render", help="Only draw the table and the figure of the results so far.")]
 
@@ -29,25 +36,98 @@ def command(
     figure are written beside the results.
 
     \b
+    Trained: transnormer-table4, transnormer-masked-lm, transnormer-table6, transnormer-table2,
+      transnormer-figure2, lln-training, lra-pretraining, recall.
+    Computed: lln-distribution, lln-concentration. Measured: transnormer-table7.
+    Drawn from the results of tables 6 and 7: transnormer-figure1.
+
+    \b
     Examples:
       linnet reproduce transnormer-table4
       linnet reproduce recall
+      linnet reproduce lln-concentration
+      linnet reproduce transnormer-table6 --results docs/results/transnormer-table6-cpu
       linnet reproduce transnormer-table4 --results docs/results/transnormer-table4-cpu --render
     """
-    from linnet.analysis.results import read_results, to_markdown
-    from linnet.analysis.results import render as draw
+    from linnet.analysis.calculations import CALCULATIONS
     from linnet.train.log import Screen
+
+    screen = Screen(quiet=json)
+    if name in (SPEED, CIRCLES) and scale != "cpu":
+        raise unknown("scale", scale, ("cpu",))
+    if name == CIRCLES:
+        _draw_circles(results or out or Path("runs") / f"{name}-{scale}", scale, json)
+    elif name == SPEED:
+        _measure(results or (out or Path("runs") / f"{name}-{scale}") / "results", render, screen, json)
+    elif name in CALCULATIONS:
+        _calculate(name, results or (out or Path("runs") / name) / "results", render, screen, json)
+    else:
+        _study(name, scale, out, results, render, screen, json)
+
+
+def _study(
+    name: str, scale: str, out: Path | None, results: Path | None, render: bool, screen: "Screen", json: bool
+) -> None:
+    """Train what is missing of a study, and render it."""
+    from linnet.analysis.calculations import CALCULATIONS
     from linnet.train.study import find_study, run_study, trials
 
-    study = find_study(name)
+    study = find_study(name, also=(SPEED, CIRCLES, *CALCULATIONS))
     planned = len(list(trials(study, scale)))
-    runs = out or Path("runs") / f"{name}-{scale}"
-    folder = results or runs / "results"
-    signal = 0 if render else run_study(name, scale, runs, folder, Screen(quiet=json))
+    runs = out or Path("runs") / f"{study.shared or name}-{scale}"
+    folder = results or runs / (f"results-{name}" if study.shared else "results")
+    signal = 0 if render else run_study(name, scale, runs, folder, screen)
+    _tell(folder, f"{study.title} ({scale} scale)", planned, signal, render, json)
+    if signal:
+        raise typer.Exit(128 + signal)
+
+
+def _calculate(name: str, folder: Path, render: bool, screen: "Screen", json: bool) -> None:
+    """Compute what needs no training, with progress, keep it as one JSON file, and render it."""
+    from linnet.analysis.calculations import CALCULATIONS, calculate
+    from linnet.storage import write_json
+
+    if not render and not list(folder.glob("*.json")):
+        try:
+            found = calculate(name, screen.work(f"computing {name}"))
+        finally:
+            screen.close()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / f"{name}.json", found)
+    _tell(folder, CALCULATIONS[name].title, 1, 0, render, json)
+
+
+def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
+    """Measure speed and memory at each length that is missing, and render them."""
+    from linnet.bench.arena import LENGTHS, measure_arena
+    from linnet.storage import write_json
+    from linnet.train.arena import COMPARED
+
+    systems = {name: f"{system}_lra" for name, system in COMPARED.items()}
+    if not render:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for tokens in LENGTHS:
+                place = folder / f"n{tokens}.json"
+                if not place.exists():
+                    screen.work(f"measuring {len(systems)} systems at {tokens:,} tokens")(0, 1)
+                    found = measure_arena(systems, tokens, rounds=5)
+                    write_json(place, {**found, "command": f"linnet reproduce {SPEED}"})
+        finally:
+            screen.close()
+    title = "Speed and memory of the Long Range Arena's models: the shape of TransNormer's Table 7"
+    _tell(folder, title, len(LENGTHS), 0, render, json)
+
+
+def _tell(folder: Path, title: str, planned: int, signal: int, render: bool, json: bool) -> None:
+    """Render the results so far, and say how far they go."""
+    from linnet.analysis.results import read_results, to_markdown
+    from linnet.analysis.results import render as draw
+
     done, page, picture = len(list(folder.glob("*.json"))), None, None
     if done or render:
         records = read_results(folder)
-        page, picture = draw(folder, f"{study.title} ({scale} scale)")
+        page, picture = draw(folder, title)
         if not json:
             print(to_markdown(records))
             print(f"{page} and {picture}")
@@ -56,5 +136,27 @@ def command(
         print_json({"done": done, "planned": planned, "signal": signal, **files})
     else:
         print(f"{done} of {planned} runs are done" + ("" if done == planned else ": the same command goes on"))
-    if signal:
-        raise typer.Exit(128 + signal)
+
+
+def _draw_circles(place: Path, scale: str, json: bool) -> None:
+    """The figure, from the results of both tables beside it."""
+    from linnet.analysis.arena import circles
+    from linnet.analysis.figures import save_figures
+    from linnet.analysis.results import digest, read_results
+
+    found = {}
+    for name in (SCORES, SPEED):
+        folders = [place.parent / f"{name}-{scale}" / "results", place.parent / f"{name}-{scale}"]
+        folder = next((folder for folder in folders if any(folder.glob("*.json"))), None)
+        if folder is None:
+            raise InputError(f"{folders[0]} holds no results: `linnet reproduce {name}` makes them")
+        found[name] = read_results(folder)
+    records = [*found[SCORES], *found[SPEED]]
+    note = "the area of a circle is the peak memory of a training step"
+    picture = place.with_suffix(".png")
+    figure = circles(found[SCORES], found[SPEED], 2048, note)
+    save_figures([figure], picture, {"linnet-results": digest(records)})
+    if json:
+        print_json({"figure": str(picture), "systems": [series.name for series in figure.series]})
+    else:
+        print(picture)

@@ -56,7 +56,7 @@ def open_stream(
     """
     name = f"{FORMAT} {corpus.sha256[split]} {tokenizer.sha256} {split}"
     key = hashlib.sha256(name.encode()).hexdigest()
-    path = (_default_cache() if cache is None else Path(cache)) / f"{key}.tokens"
+    path = (default_cache() if cache is None else Path(cache)) / f"{key}.tokens"
     stream = _read(path, key, split)
     if stream is None:
         if not corpus.size(split):
@@ -206,7 +206,8 @@ def _map(file: IO[bytes], fields: dict[str, Any]) -> NDArray[Any]:
     return np.memmap(file, np.dtype(fields["dtype"]), "r", HEADER, (fields["count"],))
 
 
-def _default_cache() -> Path:
+def default_cache() -> Path:
+    """Where what takes long to make is kept unless a run names another folder."""
     try:
         return Path.home() / ".cache" / "linnet"
     except RuntimeError:  # a user without a home

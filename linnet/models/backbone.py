@@ -11,12 +11,10 @@ from linnet.errors import InputError, UnsupportedError
 from linnet.models.block import Block, BlockState, create_norm
 from linnet.models.config import ModelConfig
 from linnet.models.generate import Generation
-from linnet.models.outputs import OUTPUTS
-from linnet.ops.layout import layout
+from linnet.models.outputs import OUTPUTS, Classifier, mean_over
+from linnet.ops.layout import check_mask, layout
 from linnet.ops.positions import learned, sinusoidal
 from linnet.registry import ATTENTION
-
-FIRST_POSITION = 2  # fairseq counts from the padding id + 1; the published parameter counts contain the two unused rows
 
 
 class ModelState(NamedTuple):
@@ -27,7 +25,7 @@ class ModelState(NamedTuple):
 
 
 class Model(Generation):
-    """logits (B,N,V) = model(ids (B,N), key_mask=None, segments=None)."""
+    """logits (B,N,V) = model(ids (B,N), key_mask=None, segments=None); those of a classifier are (B, classes)."""
 
     blocks: Sequence[Block]
 
@@ -39,7 +37,7 @@ class Model(Generation):
         M = config.width
         self.embedding = nn.Embedding(config.vocab_size, M)
         table = config.positions == "learned"
-        self.positions = nn.Embedding(config.max_length + FIRST_POSITION, M) if table else None
+        self.positions = nn.Embedding(config.max_length + config.first_position, M) if table else None
         self.embedding_norm = nn.LayerNorm(M) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore[assignment]
@@ -49,11 +47,12 @@ class Model(Generation):
 
     @torch.no_grad()
     def _initialize(self) -> None:
-        """Embeddings N(0, 1/M) beside what each part has set itself ("xavier"), or N(0, 0.02^2) everywhere ("bert")."""
+        """Embeddings N(0, 1/M) ("xavier") or N(0, 0.02^2) ("lra") beside what each part has set itself; or, "bert",
+        N(0, 0.02^2) everywhere."""
         bert = self.config.init == "bert"
         for module in self.modules():
             if isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02 if bert else self.config.width**-0.5)
+                nn.init.normal_(module.weight, std=self.config.width**-0.5 if self.config.init == "xavier" else 0.02)
             elif bert and isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
                 if module.bias is not None:
@@ -71,9 +70,28 @@ class Model(Generation):
         """Logits (B,N,V) of ids (B,N); with `select` those of the chosen tokens alone, (K,V).
 
         `key_mask` (B,N): True = a real token. `segments` (B,N): nothing crosses from one run of equal ids to the next.
-        `select`: a boolean (B,N), or K indices into the B*N tokens, which torch.compile prefers.
+        `select`: a boolean (B,N), or K indices into the B*N tokens, which torch.compile prefers. A classifier gives
+        logits (B, classes) of ids (B,N), a two-tower model of pairs (B,2,N); neither takes `segments` or `select`.
         """
+        if isinstance(self.output, Classifier):
+            if segments is not None or select is not None:
+                raise UnsupportedError(f"a {self.config.output} answers for whole rows: no segments, no select")
+            return self._classify(self.output, ids, key_mask)
         return self.logits(self.features(ids, key_mask, segments), select)
+
+    def _classify(self, output: Classifier, ids: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Logits (B, classes) of sequences ids (B,N), or of pairs of them (B,2,N)."""
+        pairs = output.sequences == 2
+        if pairs and (ids.dim() != 3 or ids.shape[1] != 2):
+            raise InputError(f"ids has shape {tuple(ids.shape)}: a two-tower model reads pairs, (batch, 2, tokens)")
+        if pairs:
+            if key_mask is not None and key_mask.shape != ids.shape:
+                raise InputError(f"key_mask has shape {tuple(key_mask.shape)}: it must be that of ids")
+            ids, key_mask = ids.flatten(0, 1), None if key_mask is None else key_mask.flatten(0, 1)
+        h = self.features(ids, key_mask)
+        real = None if key_mask is None else check_mask(key_mask, *ids.shape).to(h.device)
+        pooled = mean_over(h, real, None if self.config.mean_over == "length" else self.config.max_length)  # (B, M)
+        return output(pooled.unflatten(0, (-1, 2)) if pairs else pooled, self.embedding.weight)
 
     def features(self, ids: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Hidden states (B,N,M) of ids (B,N), before the output."""
@@ -132,15 +150,17 @@ class Model(Generation):
 
     def check_recurrent(self) -> None:
         """The one-line error where there is no state to carry; a mechanism without one raises its own."""
+        if isinstance(self.output, Classifier):
+            raise UnsupportedError(f"this model is a {self.config.output}: it cannot prefill, step or generate")
         if not self.config.causal:
             raise UnsupportedError("this model is bidirectional (causal = false): it cannot prefill, step or generate")
 
     def _place(self, x: Tensor, position: Tensor) -> Tensor:
         """x (B,N,M) at `position` (N,) or (B,N): the signal of the position added, then norm and dropout."""
         if self.positions is not None:
-            x = x + learned(position, self.positions.weight, FIRST_POSITION)
+            x = x + learned(position, self.positions.weight, self.config.first_position)
         elif self.config.positions == "sinusoidal":
-            x = x + sinusoidal(position + FIRST_POSITION, self.config.width).to(x.dtype)
+            x = x + sinusoidal(position + self.config.first_position, self.config.width).to(x.dtype)
         return self.dropout(self.embedding_norm(x))
 
     def _check_select(self, select: Tensor, h: Tensor) -> None:

@@ -1,4 +1,7 @@
-"""One layer of the backbone: residual branches around the attention and around the FFN, with a norm before or after."""
+"""One layer of the backbone: residual branches around the attention and around the FFN, with a norm before or after.
+
+A gated attention unit does the work of both: with ffn = "none" a layer is its first branch alone.
+"""
 
 from collections.abc import Sequence
 
@@ -32,10 +35,21 @@ class RMS(nn.Module):
         return rms(x, self.gain)
 
 
+class ScaleNorm(nn.Module):
+    """g x / rms(x) with one learned number g."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gain.to(x.dtype) * srms(x)  # M30
+
+
 def create_norm(kind: str, M: int) -> nn.Module:
-    """The norm of a model by name: "srms", "rms" or "layer"."""
-    if kind == "srms":
-        return SRMS()
+    """The norm of a model by name: "srms", "scale", "rms" or "layer"."""
+    if kind in ("srms", "scale"):
+        return SRMS() if kind == "srms" else ScaleNorm()
     return RMS(M) if kind == "rms" else nn.LayerNorm(M)
 
 
@@ -52,8 +66,10 @@ class Block(nn.Module):
             for name in layer.split("+")
         )
         self.mixer_norm = create_norm(config.norm, M)
-        self.ffn = FFNS[config.ffn](M, config.ffn_width, config.activation)
-        self.ffn_norm = create_norm(config.norm, M)
+        self.ffn: nn.Module | None = None
+        if config.ffn != "none":
+            self.ffn = FFNS[config.ffn](M, config.ffn_width, config.activation)
+            self.ffn_norm = create_norm(config.norm, M)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
@@ -83,6 +99,6 @@ class Block(nn.Module):
         y = ys[0] if len(ys) == 1 else torch.stack(list(ys)).mean(dim=0)
         x = x + self.dropout(y)
         if self.pre:
-            return x + self.dropout(self.ffn(self.ffn_norm(x)))
+            return x if self.ffn is None else x + self.dropout(self.ffn(self.ffn_norm(x)))
         x = self.mixer_norm(x)
-        return self.ffn_norm(x + self.dropout(self.ffn(x)))
+        return x if self.ffn is None else self.ffn_norm(x + self.dropout(self.ffn(x)))

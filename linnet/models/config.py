@@ -41,13 +41,16 @@ class ModelConfig(Settings):
     causal: bool
     options: dict[Mechanism, dict[str, Any]] = Field(default_factory=dict)
     """Options by mechanism: {"norm": {"phi": "elu"}}; those of a mechanism that no layer uses are ignored."""
-    norm: Literal["srms", "rms", "layer"] = "srms"
+    norm: Literal["srms", "scale", "rms", "layer"] = "srms"
     norm_position: Literal["pre", "post"] = "pre"
-    ffn: Literal["glu", "ffn"] = "glu"
+    ffn: Literal["glu", "ffn", "none"] = "glu"
+    """With "none" a layer is its attention alone, and `ffn_width` and `activation` are of no use."""
     activation: Literal["silu", "gelu", "relu"] = "silu"
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_length: Count = 512
     """Number of learned positions; the other kinds have no end."""
+    first_position: Annotated[int, Field(ge=0, le=2**30)] = 2
+    """Where positions begin. fairseq counts from the padding id + 1; its tables have that many rows that are unused."""
     embedding_scale: bool = True
     """Multiply token embeddings by sqrt(width)."""
     embedding_norm: bool = False
@@ -55,10 +58,16 @@ class ModelConfig(Settings):
     final_norm: bool = True
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Of the embedding and of both branches of a block; attention weights have their own, in `options`."""
-    output: Literal["causal_lm", "masked_lm"] = "causal_lm"
+    output: Literal["causal_lm", "masked_lm", "classifier", "two_tower"] = "causal_lm"
+    """Logits of tokens, or of the classes of whole sequences or of pairs of them."""
     tie: bool = True
-    """The output shares the embedding's weights."""
-    init: Literal["xavier", "bert"] = "xavier"
+    """The output of a language model shares the embedding's weights."""
+    classes: Annotated[int, Field(ge=2, le=2**20)] = 2
+    head_width: Width = 128
+    """Of a classifier: inside its output."""
+    mean_over: Literal["length", "max_length"] = "length"
+    """What a classifier divides the sum over a sequence's tokens by: their true number, or `max_length` always."""
+    init: Literal["xavier", "bert", "lra"] = "xavier"
     pad: Annotated[int, Field(ge=0)] | None = None
     """Padding's id: its embedding starts at 0."""
 

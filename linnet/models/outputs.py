@@ -2,9 +2,10 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear
+from torch.nn.functional import gelu, linear, relu
 
 from linnet.models.config import ModelConfig
+from linnet.ops.precision import accumulator
 
 
 def _own_table(config: ModelConfig) -> nn.Linear | None:
@@ -40,4 +41,45 @@ class MaskedLM(nn.Module):
         return linear(h, embedding if self.table is None else self.table.weight, self.bias)
 
 
-OUTPUTS: dict[str, type[nn.Module]] = {"causal_lm": CausalLM, "masked_lm": MaskedLM}
+class Classifier(nn.Module):
+    """Logits of the classes of a whole sequence, from the mean of its hidden states: Linear, ReLU, Linear."""
+
+    sequences = 1  # that one answer is about
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        features = config.width if self.sequences == 1 else 4 * config.width
+        self.enter = nn.Linear(features, config.head_width)
+        self.leave = nn.Linear(config.head_width, config.classes)
+
+    def forward(self, h: Tensor, embedding: Tensor) -> Tensor:
+        """Pooled h (B, M) -> logits (B, classes)."""
+        return self.leave(relu(self.enter(h)))
+
+
+class TwoTower(Classifier):
+    """Logits of the classes of a pair of sequences, each read alone: the same head on a, b, a * b and a - b."""
+
+    sequences = 2
+
+    def forward(self, h: Tensor, embedding: Tensor) -> Tensor:
+        """Pooled h (B, 2, M) -> logits (B, classes)."""
+        a, b = h.unbind(dim=1)
+        return super().forward(torch.cat([a, b, a * b, a - b], dim=-1), embedding)
+
+
+def mean_over(h: Tensor, real: Tensor | None, length: int | None = None) -> Tensor:
+    """The mean (B, M) of the real tokens of h (B,N,M); given a `length`, their sum divided by that."""
+    wide = h.to(accumulator(h.dtype))
+    if real is not None:
+        wide = wide.masked_fill(~real[..., None], 0)
+    count = real.sum(dim=1, keepdim=True).clamp(min=1) if real is not None and length is None else None
+    return (wide.sum(dim=1) / (count if count is not None else length or h.shape[1])).to(h.dtype)
+
+
+OUTPUTS: dict[str, type[nn.Module]] = {
+    "causal_lm": CausalLM,
+    "masked_lm": MaskedLM,
+    "classifier": Classifier,
+    "two_tower": TwoTower,
+}

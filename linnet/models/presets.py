@@ -1,4 +1,4 @@
-"""Models by name: `<system>_<lm|roberta>[_small]`, as data; importing this file imports no torch.
+"""Models by name: `<system>_<lm|roberta|lra>[_small]`, as data; importing this file imports no torch.
 
 The sizes are those of TransNormer's tables (arXiv 2210.10340), whose published parameter counts they reproduce to the
 last parameter, and one for a CPU, with the same proportions and all systems within 1 % of each other.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from linnet.config import parse_section
 from linnet.errors import InputError, unknown
 from linnet.models.config import ModelConfig
+from linnet.registry import ATTENTION
 
 if TYPE_CHECKING:
     from linnet.models.backbone import Model
@@ -26,9 +27,27 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {
     "elu": ("elu", "elu", {}),
     "lln": ("lln", "lln", {}),
     "lln_diag": ("lln_diag", "lln_diag", {}),
+    "performer": ("performer", "performer", {}),
+    "cosformer": ("cosformer", "cosformer", {}),
+    "long_short": ("long_short", "long_short", {}),
+    "flash": ("flash", "flash", {}),
+    "flash_quad": ("flash_quad", "flash_quad", {}),
 }
 # In TransNormer's frame, which is SRMS and GLU; the others have LayerNorm and FFN.
 GATED = {"transnormer_t1", "transnormer_t2", "diag", "norm"}
+# Gated units stand for attention and FFN together: more layers, each one branch, with its norm before it and none last.
+UNITS = {"flash", "flash_quad"}
+UNIT_LAYERS = {"lm": 10, "roberta": 24, "small": 7, "lra": 4, "lra_small": 4}
+UNIT_NORM = {"lm": "scale", "roberta": "layer", "lra": "layer"}
+# Elsewhere 128 for keys, twice the width for values. The arena's FFN is half as wide, and so are its units.
+UNIT_WIDTHS = {
+    "small": {"value_width": 392},
+    "lra": {"key_width": 32, "value_width": 64},
+    "lra_small": {"key_width": 16, "value_width": 32},
+}
+# Built for a maximal length, which is the model's: cosFormer's cosine spans it, Linformer has a column for each token.
+BOUNDED = {"cosformer", "linformer"}
+NARROW_FFN = {"long_short_roberta_small": 704}  # makes up for the parameters of 32 landmarks in each head
 
 KINDS: dict[str, dict[str, Any]] = {
     "lm": {
@@ -51,28 +70,55 @@ KINDS: dict[str, dict[str, Any]] = {
         "output": "masked_lm",
         "init": "bert",
     },
+    "lra": {  # of its five tasks, Text; the tasks set vocabulary, length, classes and output
+        "causal": False,
+        "norm_position": "pre",
+        "positions": "learned",
+        "max_length": 4096,
+        "first_position": 0,
+        "embedding_scale": False,
+        "embedding_norm": False,
+        "final_norm": True,
+        "output": "classifier",
+        "init": "lra",
+        "pad": None,
+    },
 }
-FFN_ACTIVATION = {"lm": "relu", "roberta": "gelu"}
-ATTENTION_DROPOUT = {"roberta": {"diag": 0.1, "softmax": 0.1}}  # the other mechanisms have none
+FFN_ACTIVATION = {"lm": "relu", "roberta": "gelu", "lra": "gelu"}
+ATTENTION_DROPOUT = {kind: {"diag": 0.1, "softmax": 0.1} for kind in ("roberta", "lra")}  # the others have none
+# In the Long Range Arena the rotation's angles are fixed, and there is no reflection.
+RELATIVE_POSITIONS = {"lra": {"diag": "rope", "norm": "rope"}}
 
 # number of layers, width, heads, width of a GLU, width of an FFN, vocabulary
 SIZES: dict[str, tuple[int, int, int, int, int, int]] = {
     "lm": (6, 512, 8, 1365, 2048, 267_744),
     "roberta": (12, 768, 12, 2048, 3072, 50_265),
     "small": (4, 192, 4, 512, 768, 8192),
+    "lra": (2, 64, 2, 85, 128, 512),
+    "lra_small": (2, 32, 2, 42, 64, 512),
 }
 
 
 def list_models() -> list[str]:
     """Sorted names of the presets."""
-    return sorted(f"{system}_{kind}{end}" for system in SYSTEMS for kind in KINDS for end in ("", "_small"))
+    names = {f"{system}_{kind}" for system in SYSTEMS for kind in KINDS} | {f"{system}_lra" for system in _systems()}
+    return sorted(f"{name}{end}" for name in names for end in ("", "_small"))
+
+
+def _systems() -> dict[str, tuple[str, str, dict[str, dict[str, Any]]]]:
+    """The systems, and every other mechanism in vanilla's frame, which the Long Range Arena has too."""
+    others = set(ATTENTION.names()) - {"softmax", *SYSTEMS}  # softmax is called vanilla
+    return {**SYSTEMS, **{name: (name, name, {}) for name in others}}
 
 
 def preset(name: str, **overrides: Any) -> ModelConfig:
     """The configuration of a preset; `overrides` replace its fields, and options mechanism by mechanism."""
     if name not in list_models():
         raise unknown("model", name, list_models())
-    return parse_section(ModelConfig, _merge(_table(name), overrides), "model")
+    table = _table(name)
+    for system in BOUNDED.intersection(table["layers"]):
+        table["options"] = {system: {"max_length": overrides.get("max_length", table["max_length"])}}
+    return parse_section(ModelConfig, _merge(table, overrides), "model")
 
 
 def model_config(table: Mapping[str, Any]) -> ModelConfig:
@@ -94,20 +140,21 @@ def create_model(name: str, **overrides: Any) -> Model:
 
 def _table(name: str) -> dict[str, Any]:
     """All fields of a preset."""
-    size = "small" if name.endswith("_small") else None
     system, _, kind = name.removesuffix("_small").rpartition("_")
-    L, width, heads, glu, ffn, vocab_size = SIZES[size or kind]
-    first, second, options = SYSTEMS[system]
-    drop = {k: {"dropout": p} for k, p in ATTENTION_DROPOUT.get(kind, {}).items() if k in (first, second)}
+    size = kind if not name.endswith("_small") else "lra_small" if kind == "lra" else "small"
+    L, width, heads, glu, ffn, vocab_size = SIZES[size]
+    first, second, options = _systems()[system]
+    for field, values in (("dropout", ATTENTION_DROPOUT), ("positions", RELATIVE_POSITIONS)):
+        own = {k: {field: value} for k, value in values.get(kind, {}).items() if k in (first, second)}
+        options = {k: {**options.get(k, {}), **own.get(k, {})} for k in sorted({*options, *own})}
     gated = system in GATED
-    return {
-        **KINDS[kind],
+    table = {
         "layers": [first] * (L // 2) + [second] * (L - L // 2),
         "width": width,
         "heads": heads,
-        "ffn_width": glu if gated else ffn,
+        "ffn_width": glu if gated else NARROW_FFN.get(name, ffn),
         "vocab_size": vocab_size,
-        "options": {k: {**options.get(k, {}), **drop.get(k, {})} for k in sorted({*options, *drop})},
+        "options": options,
         "norm": "srms" if gated else "layer",
         "ffn": "glu" if gated else "ffn",
         "activation": "silu" if gated else FFN_ACTIVATION[kind],
@@ -115,6 +162,20 @@ def _table(name: str) -> dict[str, Any]:
         "dropout": 0.1,
         "tie": True,
         "pad": 1,
+        **KINDS[kind],
+    }
+    return table | _unit(system, kind, size) if system in UNITS else table
+
+
+def _unit(system: str, kind: str, size: str) -> dict[str, Any]:
+    """The fields in which a preset of gated units differs."""
+    return {
+        "layers": [system] * UNIT_LAYERS[size],
+        "norm": UNIT_NORM[kind],
+        "norm_position": "pre",
+        "final_norm": False,
+        "ffn": "none",
+        "options": {system: UNIT_WIDTHS[size]} if size in UNIT_WIDTHS else {},
     }
 
 

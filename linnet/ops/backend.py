@@ -8,16 +8,26 @@ from torch import Tensor
 from linnet.errors import InputError, UnsupportedError, unknown
 
 NAMES = ("reference", "torch", "cpu", "triton")
-WIDTHS = 8, 256  # of heads, that the CPU's kernels take
+WIDTHS = 8, 256  # of heads, that the kernels take
 
 
-def choose(op: str, available: tuple[str, ...], backend: str | None, hurdle: str = "") -> str:
+def choose_kernel(op: str, q: Tensor, v: Tensor, backend: str | None, hurdle: str = "") -> str:
+    """`choose` for an op that has all backends; `hurdle` is one that no kernel takes."""
+    return choose(op, NAMES, backend, hurdle or cpu_hurdle(q, v), hurdle or triton_hurdle(q, v), v.device.type)
+
+
+def choose(
+    op: str, available: tuple[str, ...], backend: str | None, hurdle: str = "", on_gpu: str = "", device: str = "cpu"
+) -> str:
     """The backend to use for `op`; an impossible choice is an error, never a silent fallback.
 
-    `hurdle` says why the CPU's kernels cannot take these inputs; without one they are the first choice.
+    `hurdle` says why the CPU's kernels cannot take these inputs, `on_gpu` why Triton's cannot; without one, they are
+    the first choice on their device.
     """
     name = os.environ.get("LINNET_BACKEND") or None if backend is None else backend
     if name is None:
+        if "triton" in available and device == "cuda" and not on_gpu and not no_triton(device):
+            return "triton"
         return "cpu" if "cpu" in available and not hurdle and not no_kernels() else "torch"
     source = "LINNET_BACKEND" if backend is None else "backend"
     if not isinstance(name, str) or name not in NAMES:
@@ -26,6 +36,8 @@ def choose(op: str, available: tuple[str, ...], backend: str | None, hurdle: str
         raise UnsupportedError(f"backend {name!r} does not implement {op}: one of {', '.join(available)}")
     if name == "cpu" and (hurdle or no_kernels()):
         raise UnsupportedError(f"{source} 'cpu' cannot run this {op}: {hurdle or no_kernels()}")
+    if name == "triton" and (on_gpu or no_triton(device)):
+        raise UnsupportedError(f"{source} 'triton' cannot run this {op}: {on_gpu or no_triton(device)}")
     return name
 
 
@@ -36,9 +48,33 @@ def cpu_hurdle(q: Tensor, v: Tensor) -> str:
         return f"tensors are on {v.device}"
     if v.dtype != torch.float32:
         return f"tensors are {v.dtype}, kernels take float32"
-    if not (WIDTHS[0] <= D <= WIDTHS[1] and WIDTHS[0] <= E <= WIDTHS[1]):
-        return f"widths are {D} and {E}, kernels take {WIDTHS[0]} to {WIDTHS[1]}"
-    return ""
+    return _width_hurdle(D, E)
+
+
+def triton_hurdle(q: Tensor, v: Tensor) -> str:
+    """Why Triton's kernels do not take these tensors; nothing if they do."""
+    if v.device.type not in ("cuda", "cpu"):
+        return f"tensors are on {v.device}"
+    if v.dtype == torch.float64:
+        return "tensors are torch.float64, kernels take float32, bfloat16 and float16"
+    return _width_hurdle(q.shape[3], v.shape[3])
+
+
+def _width_hurdle(D: int, E: int) -> str:
+    if WIDTHS[0] <= D <= WIDTHS[1] and WIDTHS[0] <= E <= WIDTHS[1]:
+        return ""
+    return f"widths are {D} and {E}, kernels take {WIDTHS[0]} to {WIDTHS[1]}"
+
+
+@torch.compiler.assume_constant_result
+def no_triton(device: str) -> str:
+    """Why Triton's kernels do not run on such a device; nothing if they do. The first call imports Triton."""
+    try:
+        from linnet.ops.triton.tiles import interpreted
+    except ImportError as error:
+        return f"triton cannot be imported ({error})"
+    on_cpu = "tensors are on cpu, where Triton runs only with TRITON_INTERPRET=1 in the environment"
+    return on_cpu if device == "cpu" and not interpreted() else ""
 
 
 @torch.compiler.assume_constant_result

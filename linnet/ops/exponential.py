@@ -16,7 +16,7 @@ from torch import Tensor
 
 from linnet.errors import InputError
 from linnet.ops import reference
-from linnet.ops.backend import choose, cpu_hurdle
+from linnet.ops.backend import choose_kernel
 from linnet.ops.exponential_chunk import Maybe, chunks, exp_, store
 from linnet.ops.layout import Layout, check_qkv, check_state, layout
 from linnet.ops.operator import Operator
@@ -49,7 +49,7 @@ def exp_attention(
     D, E = log_q.shape[3], v.shape[3]
     check_state(state, [(B, H, D, E), (B, H, D), (B, H, D)], v.device)
     refuse_forward_mode(log_q, log_k, v, *(state or ()))
-    name = choose("exp_attention", ("reference", "torch", "cpu"), backend, cpu_hurdle(log_q, v))
+    name = choose_kernel("exp_attention", log_q, v, backend)
     if name == "reference":
         return reference.exp_attention(log_q, log_k, v, causal, key_mask, segments, state, return_state)
     where = layout(B, N, key_mask, segments, v.device)
@@ -57,6 +57,12 @@ def exp_attention(
     if name == "cpu":
         o, after = _on_cpu(log_q, log_k, v, None, None, where, causal, state)
         return (o, after) if return_state else o
+    if name == "triton":
+        from linnet.ops.triton.exponential import exponential
+
+        before = (None, None, None) if state is None else tuple(part.float() for part in state)
+        o, _, _, S, z, m = exponential(log_q, log_k, v, real, run, *before, causal)
+        return (o, (S, z, m.detach())) if return_state else o
     S, z, m = _empty_state(log_k, v) if state is None else (part.to(accumulator(v.dtype)) for part in state)
     with no_autocast(v.device):
         if N == 1:
@@ -83,7 +89,7 @@ def scaled_exp_attention(
 
     alpha and beta are (B,H,N,1), (B,H,1,1) or one number, positive, and carry no gradient.
     """
-    if choose("exp_attention", ("reference", "torch", "cpu"), None, cpu_hurdle(q, v)) == "cpu":
+    if choose_kernel("exp_attention", q, v, None) == "cpu":
         where = layout(q.shape[0], q.shape[2], key_mask, segments, v.device)
         return _on_cpu(q, k, v, alpha, beta, where, causal, state)
     o, after = exp_attention(alpha * q, beta * k, v, causal, key_mask, segments, state, return_state=True)
@@ -92,7 +98,7 @@ def scaled_exp_attention(
 
 def token_moments(x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor] | None:
     """Sum and sum of squares of each token's entries, (B,H,N) in float64; None where the CPU's kernels do not serve."""
-    if choose("exp_attention", ("reference", "torch", "cpu"), None, cpu_hurdle(x, x)) != "cpu":
+    if choose_kernel("exp_attention", x, x, None) != "cpu":
         return None
     from linnet.ops.cpu.exponential import moments
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn.functional import elu
 
-from linnet.ops.backend import choose, cpu_hurdle
+from linnet.ops.backend import choose_kernel
 from linnet.ops.layout import layout
 from linnet.ops.linear import linear_attention
 from linnet.ops.positions import reflect, rotate
@@ -49,7 +49,7 @@ def feature_attention(
 ) -> tuple[Tensor, State]:
     """`linear_attention` of the features of q and k, with its state."""
     refuse_forward_mode(q, k, v, how.theta, *(state or ()))
-    if choose("linear_attention", ("reference", "torch", "cpu"), None, cpu_hurdle(q, v)) == "cpu":
+    if choose_kernel("linear_attention", q, v, None) == "cpu":
         from linnet.ops.cpu.linear import linear
 
         where = layout(q.shape[0], q.shape[2], key_mask, segments, v.device)

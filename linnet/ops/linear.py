@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import reference
-from linnet.ops.backend import choose, cpu_hurdle
+from linnet.ops.backend import choose_kernel
 from linnet.ops.layout import check_qkv, check_state, clock, layout
 from linnet.ops.operator import Operator
 from linnet.ops.precision import EPS, FLOOR, State, accumulator, no_autocast, refuse_forward_mode
@@ -42,18 +42,16 @@ def linear_attention(
     B, _, N = check_qkv(phi_q, phi_k, v)
     _check_extras(phi_q, v, causal, normalize, segments, log_decay, state, return_state)
     refuse_forward_mode(phi_q, phi_k, v, log_decay, *(state or ()))
-    hurdle = "log_decay is given" if log_decay is not None else cpu_hurdle(phi_q, v)
-    name = choose("linear_attention", ("reference", "torch", "cpu"), backend, hurdle)
+    name = choose_kernel("linear_attention", phi_q, v, backend, "log_decay is given" if log_decay is not None else "")
     if name == "reference":
         return reference.linear_attention(
             phi_q, phi_k, v, causal, normalize, key_mask, segments, log_decay, state, return_state
         )
     where = layout(B, N, key_mask, segments, v.device)
-    if name == "cpu":
-        from linnet.ops.cpu.linear import linear
-
-        S0, z0 = (*(x.to(v.dtype) for x in state or ()), None, None)[:2]
-        o, _, *after = linear(phi_q, phi_k, v, where.real, where.run, S0, z0, causal, normalize, "", None, None, None)
+    if name != "torch":
+        S0, z0 = (*(x.to(accumulator(v.dtype)) for x in state or ()), None, None)[:2]
+        more = ("", None, None, None) if name == "cpu" else ()  # features that the kernel could make itself
+        o, _, *after = _kernel(name)(phi_q, phi_k, v, where.real, where.run, S0, z0, causal, normalize, *more)
         return (o, tuple(after[: 1 + normalize])) if return_state else o
     dtype, wide = v.dtype, accumulator(v.dtype)
     if not causal or (log_decay is not None and log_decay.requires_grad):  # sums that half precision would spoil
@@ -71,6 +69,17 @@ def linear_attention(
             else:
                 o, kept = _packed(phi_q, phi_k, v, where.real, where.run, normalize), ()
     return (o.to(dtype), kept) if return_state else o.to(dtype)
+
+
+def _kernel(backend: str) -> Operator:
+    """The operator of compiled kernels, which are imported here for the first time."""
+    if backend == "cpu":
+        from linnet.ops.cpu.linear import linear as on_cpu
+
+        return on_cpu
+    from linnet.ops.triton.linear import linear as on_gpu
+
+    return on_gpu
 
 
 def _check_extras(

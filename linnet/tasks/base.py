@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from linnet.config import DataConfig, RunConfig
-from linnet.data.corpora import SPLITS, Corpus, load_corpus
+from linnet.data.corpora import SPLITS, Corpus, default_wikitext, load_corpus
 from linnet.data.packing import Blocks, Stream, batch_epochs, batch_indices, open_stream
-from linnet.data.tokenizer import Tokenizer, build_tokenizer
+from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2
 from linnet.errors import InputError, unknown
 from linnet.models.config import ModelConfig
 
 Batch = dict[str, Tensor]
+Sums = dict[str, Any]  # numbers and arrays
 Indices = NDArray[np.int64]
 Work = Callable[[str], Callable[[int, int], None]]  # announces a piece of work, returns its progress(done, in all)
 
@@ -42,6 +43,16 @@ class Task(ABC):
         self.cache = cache
         self.folder = folder
         self.work = work or (lambda what: lambda done, total: None)
+
+    @staticmethod
+    def places(data: Any) -> dict[str, Path]:
+        """Where the data are that the configuration names no path of, by key of [data]."""
+        return {}
+
+    @staticmethod
+    def rank(metrics: Mapping[str, Any]) -> float:
+        """By what the best checkpoint is chosen, on the validation split: the lower the better."""
+        return float(metrics["loss"])
 
     @abstractmethod
     def model_fields(self) -> dict[str, Any]:
@@ -77,13 +88,13 @@ class Task(ABC):
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """The summed loss of a batch, and the number of terms in the sum."""
 
-    def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+    def measure(self, model: nn.Module, batch: Batch) -> Sums:
         """What an evaluation adds up over its batches: the loss, the terms in it, and what a task counts besides."""
         loss, terms = self.loss(model, batch)
         return {"loss": float(loss), "terms": terms}
 
     @abstractmethod
-    def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
+    def metrics(self, split: str, sums: Mapping[str, Any]) -> dict[str, Any]:
         """What to report, given the sums of `measure` over a split or over its first samples."""
 
     def train_batch(self, number: int) -> Batch:
@@ -108,7 +119,7 @@ class Task(ABC):
         end = min(samples, batches * size) if batches else samples
         training = model.training
         model.eval()
-        sums: dict[str, float] = {}
+        sums: Sums = {}
         try:
             for start in range(0, end, size):
                 if stop():
@@ -129,6 +140,16 @@ class TextTask(Task):
     """A task on running text: a corpus, a tokenizer, and one stream of tokens for each split, cut in blocks."""
 
     needs_mask: ClassVar[bool] = False
+
+    @staticmethod
+    def places(data: DataConfig) -> dict[str, Path]:
+        """WikiText-2 and GPT-2's files in LINNET_DATA, where they are asked for."""
+        found = {}
+        if data.corpus == "wikitext" and data.path is None:
+            found["path"] = default_wikitext()
+        if data.tokenizer == "gpt2" and data.tokenizer_path is None:
+            found["tokenizer_path"] = default_gpt2()
+        return found
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linnet.config import DataConfig, RunConfig, load_recipe, short
+from linnet.config import DataConfig, RunConfig, load_recipe, parse_config, short
 from linnet.errors import InputError, LinnetError, unknown
 from linnet.models.presets import model_config
 from linnet.registry import TASK
@@ -18,7 +18,10 @@ LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # of a process that was kille
 # What may change while a run goes on: places, the machine, the length, and how often to evaluate, save and tell.
 FREE = {
     "data": {"path", "tokenizer_path", "cache"},
-    "train": {"steps", "device", "threads", "eval_every", "save_every", "log_every", "tensorboard"},
+    "train": {
+        *("steps", "device", "threads", "eval_every", "save_every", "log_every", "tensorboard"),
+        *("instruments", "instrument_every"),
+    },
 }
 
 
@@ -27,7 +30,13 @@ def check_config(config: RunConfig) -> None:
     if config.task not in TASK:
         raise unknown("task", config.task, TASK.names())
     model_config({"vocab_size": UNKNOWN_SIZE, **config.model})
+    if config.train.instruments:  # these are known by what they can do, which takes torch
+        from linnet.train.watch import check_instruments
+
+        check_instruments(config.train.instruments)
     data = config.data
+    if config.pretrain and getattr(data, "objective", None) != "classify":
+        raise InputError(f"pretrain is true: only a task lra/... that classifies has it, not this {config.task}")
     if not isinstance(data, DataConfig):
         return  # no text
     if data.tokenizer in ("bytes", "gpt2") and data.vocab_size is not None:
@@ -72,7 +81,7 @@ def run_config(folder: Path) -> RunConfig:
 def settings(config: RunConfig) -> dict[str, Any]:
     """All that decides the numbers of a run, by dotted key; the model is one table, without the name of its preset."""
     model = {key: value for key, value in config.model.items() if key != "preset"}
-    flat: dict[str, Any] = {"task": config.task, "seed": config.seed, "model": model}
+    flat: dict[str, Any] = {"task": config.task, "seed": config.seed, "pretrain": config.pretrain, "model": model}
     for section, free in FREE.items():
         table = getattr(config, section).model_dump(mode="json", exclude=free)
         flat |= {f"{section}.{key}": value for key, value in table.items()}
@@ -87,6 +96,7 @@ def check_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) ->
             f"{folder}: its checkpoint is of an earlier linnet and does not hold the settings that it was made with: "
             "it cannot go on; start a new run"
         )
+    then = {**settings(parse_config({"task": config.task})), **then}  # a key that there was not yet had its default
     for key in sorted({*then, *now} - {"model"}):
         if then.get(key) != now.get(key):
             raise InputError(

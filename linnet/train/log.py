@@ -109,6 +109,10 @@ class RunLog:
         self._add(record["split"], record, seconds)
         self.screen.say(f"step {record['step']}/{self.steps}  {describe(record)}")
 
+    def instruments(self, record: dict[str, Any], seconds: float) -> None:
+        """What the instruments said, by layer and head; the screen stays as it is."""
+        self._add("instruments", record, seconds)
+
     def sync(self) -> None:
         """Put all records on the disk, before the checkpoint that they belong to."""
         self._metrics.sync()
@@ -134,7 +138,7 @@ class RunLog:
 def _forget_evaluation(path: Path, step: int) -> None:
     """Drop what was recorded of the evaluation of one step, all at once."""
     records = read_metrics(path)
-    kept = [record for record in records if record["step"] != step or record.get("split") == "train"]
+    kept = [record for record in records if record["step"] != step or record.get("split") in ("train", "instruments")]
     if len(kept) < len(records):
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
 
@@ -143,7 +147,8 @@ def describe(metrics: dict[str, Any]) -> str:
     """An evaluation in one line for people."""
     shown = {name: value for name, value in metrics.items() if isinstance(value, float)}
     values = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in shown.items())
-    return f"{metrics['split']}: {values}  ({metrics['tokens']:,} tokens, context {metrics['context']})"
+    counts = [f"{metrics[name]:,} {name}" for name in ("tokens", "samples") if name in metrics]
+    return f"{metrics['split']}: {values}  ({', '.join(counts)}, context {metrics['context']})"
 
 
 def _clock(seconds: float) -> str:

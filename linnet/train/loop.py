@@ -7,7 +7,7 @@ checkpoint holds no state of any random generator, and a run that was stopped an
 import hashlib
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from linnet.storage import Checkpoint, prune, save_checkpoint, to_keep
 from linnet.tasks.base import Task, to_device
 from linnet.train.guard import NonFiniteError, Stop, bad_gradient, bad_place, bad_tensors, deterministic
 from linnet.train.log import RunLog
-from linnet.train.optim import finish_gradients, load_optimizer, make_optimizer, optimizer_tensors
-from linnet.train.schedule import learning_rate
+from linnet.train.optim import finish_gradients, layer_norms, load_optimizer, make_optimizer, optimizer_tensors
+from linnet.train.schedule import first_beta, learning_rate
+from linnet.train.watch import Watch
 
 
 @dataclass
@@ -34,9 +35,12 @@ class Position:
     tokens: int = 0  # read so far
     evaluated: int = 0  # the step of the last evaluation
     best_step: int | None = None
-    best_loss: float | None = None
+    best_loss: float | None = None  # or what else the task ranks by
     loss: float = 0.0  # summed since the last record
     terms: int = 0  # in that sum
+    updates: int = 0  # since the last record
+    norms: list[float] = field(default_factory=list)  # of their gradients, summed: of all, then of each layer
+    squares: list[float] = field(default_factory=list)  # of the squared norms
 
 
 class Trainer:
@@ -61,6 +65,8 @@ class Trainer:
         self.device = pick_device(config.train)
         self.model, self.forward = prepare_model(model, config.train, self.device)
         self.optimizer = make_optimizer(self.model, config.train)
+        names = config.train.instruments
+        self.watch = Watch(names, task, self.device) if names else None
         self.at = Position()
         self._saved: int | None = None
         self._clock = 0.0  # seconds of updates since the last record
@@ -90,6 +96,8 @@ class Trainer:
                 if stop or self.at.step >= self.train.steps:
                     return stop
                 self._timed_update(log)
+                if self.watch is not None and self._due(self.train.instrument_every):
+                    self._measure(log, self.watch)
 
     @property
     def finished(self) -> bool:
@@ -123,18 +131,27 @@ class Trainer:
             number = ((step - 1) * train.accumulate + micro) * self.world + self.rank
             part, count, size = self._accumulate(number, step)
             loss, terms, tokens = loss + part, terms + count, tokens + size
-        norm = finish_gradients(self.model, max(terms, 1), train.clip)
+        layers = layer_norms(self.model, max(terms, 1))
+        norm = finish_gradients(self.model, max(terms, 1), train.clip, train.clip_value)
         if not math.isfinite(norm):
             raise NonFiniteError(f"step {step}: {bad_gradient(self.model)} is not finite; nothing of it was saved")
         rate = learning_rate(train, step)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"], group["betas"] = rate, (first_beta(train, step), train.betas[1])
         self.optimizer.step()
         self.at.step = step
         self.at.tokens += tokens * self.world
         self.at.loss += loss
         self.at.terms += terms
+        self._add_norms([norm, *layers])
         return rate, norm
+
+    def _add_norms(self, norms: list[float]) -> None:
+        """Add the norms of an update's gradients to the sums since the last record."""
+        at = self.at
+        at.updates += 1
+        at.norms = [a + b for a, b in zip(at.norms or [0.0] * len(norms), norms, strict=True)]
+        at.squares = [a + b * b for a, b in zip(at.squares or [0.0] * len(norms), norms, strict=True)]
 
     def _accumulate(self, number: int, step: int) -> tuple[float, int, int]:
         """Add the gradients of one micro-batch; returns its summed loss, the terms in it, and its tokens."""
@@ -160,10 +177,18 @@ class Trainer:
         loss = at.loss / max(at.terms, 1)
         log.step(at.step, loss, speed, left)
         if at.step % train.log_every == 0 or at.step == train.steps:
+            means, squares = ([x / at.updates for x in sums] for sums in (at.norms, at.squares))
             record = {"step": at.step, "split": "train", "loss": loss, "lr": rate, "grad_norm": norm}
-            log.train({**record, "tokens": at.tokens}, self._clock, speed, left)
-            at.loss, at.terms = 0.0, 0
+            gradients = {"updates": at.updates, "grad_means": means, "grad_squares": squares}
+            log.train({**record, "tokens": at.tokens, **gradients}, self._clock, speed, left)
+            at.loss, at.terms, at.updates, at.norms, at.squares = 0.0, 0, 0, [], []
             self._clock, self._cold, self._read = 0.0, 0.0, 0
+
+    def _measure(self, log: RunLog, watch: Watch) -> None:
+        """Put down what the instruments say at this step."""
+        start = time.perf_counter()
+        record = {"step": self.at.step, "split": "instruments", **watch.read(self.model)}
+        log.instruments(record, time.perf_counter() - start)
 
     def _evaluate(self, log: RunLog, stop: Stop) -> bool:
         """Measure on the validation split and note the best; False if a signal came in between."""
@@ -177,8 +202,9 @@ class Trainer:
         if not math.isfinite(metrics["loss"]):
             raise NonFiniteError(f"step {self.at.step}: the loss on the validation split is {metrics['loss']}")
         self.at.evaluated = self.at.step
-        if self.at.best_loss is None or metrics["loss"] < self.at.best_loss:
-            self.at.best_step, self.at.best_loss = self.at.step, metrics["loss"]
+        rank = self.task.rank(metrics)
+        if self.at.best_loss is None or rank < self.at.best_loss:
+            self.at.best_step, self.at.best_loss = self.at.step, rank
         log.evaluation({"step": self.at.step, **metrics}, time.perf_counter() - start)
         return True
 

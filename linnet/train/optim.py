@@ -9,6 +9,7 @@ from torch.optim import AdamW
 
 from linnet.config import TrainConfig
 from linnet.errors import LinnetError
+from linnet.models.backbone import Model
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -44,10 +45,23 @@ def load_optimizer(model: nn.Module, optimizer: AdamW, tensors: dict[str, Tensor
         raise LinnetError(f"the checkpoint's optimizer does not fit this model: it has {min(left)}")
 
 
-def finish_gradients(model: nn.Module, count: int, clip: float) -> float:
-    """Divide summed gradients by the number of terms in the sum, clip their norm, and return it as it was before."""
+def layer_norms(model: Model, count: int) -> list[float]:
+    """Norms of the gradients of each layer, first layer first, divided by the number of terms in the sum."""
+    layers = [[p.grad for p in block.parameters() if p.grad is not None] for block in model.blocks]
+    norms = [float(nn.utils.get_total_norm(gradients, foreach=True)) for gradients in layers]
+    return [norm / count for norm in norms]
+
+
+def finish_gradients(model: nn.Module, count: int, clip: float, clip_value: float = 0.0) -> float:
+    """Divide summed gradients by the number of terms in the sum, clip their norm and then each entry (0: not at all).
+
+    Returns the norm as it was before clipping.
+    """
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     norm = float(nn.utils.get_total_norm(gradients, foreach=True)) / count
     factor = min(1.0, clip / norm) if clip and norm else 1.0
     torch._foreach_mul_(gradients, factor / count)
+    if clip_value:
+        torch._foreach_clamp_min_(gradients, -clip_value)
+        torch._foreach_clamp_max_(gradients, clip_value)
     return norm

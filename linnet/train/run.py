@@ -13,12 +13,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from linnet import __version__
-from linnet.config import DataConfig, RunConfig, dump_config, short
-from linnet.data.corpora import SPLITS, default_wikitext
-from linnet.data.tokenizer import default_gpt2
+from linnet.config import RunConfig, dump_config, short
+from linnet.data.corpora import SPLITS
 from linnet.errors import InputError, LinnetError, unknown
 from linnet.models.backbone import Model
-from linnet.models.loading import check_saved, load_run
+from linnet.models.loading import check_saved, load_run, load_weights
 from linnet.models.presets import model_config
 from linnet.registry import TASK
 from linnet.storage import (
@@ -164,7 +163,7 @@ def checkpoint_step(folder: Path, which: str) -> int | None:
         step, loss = record["step"], record.get("loss")
         if not isinstance(loss, int | float):
             raise LinnetError(f"{folder / 'metrics.jsonl'} is damaged: the loss at step {step} is {short(loss)}")
-    return int(min(found, key=lambda record: record["loss"])["step"])
+    return int(min(found, key=TASK[run_config(folder).task].rank)["step"])
 
 
 def _evaluations(folder: Path) -> list[dict[str, Any]]:
@@ -174,13 +173,8 @@ def _evaluations(folder: Path) -> list[dict[str, Any]]:
 
 def _absolute(config: RunConfig) -> RunConfig:
     """Paths from the root, those of LINNET_DATA too, so that the run can go on from anywhere."""
-    if not isinstance(config.data, DataConfig):
-        return config  # its data are in no file
-    paths: dict[str, Any] = {name: getattr(config.data, name) for name in ("path", "tokenizer_path", "cache")}
-    if config.data.corpus == "wikitext" and paths["path"] is None:
-        paths["path"] = default_wikitext()
-    if config.data.tokenizer == "gpt2" and paths["tokenizer_path"] is None:
-        paths["tokenizer_path"] = default_gpt2()
+    paths: dict[str, Any] = {name: getattr(config.data, name, None) for name in ("path", "tokenizer_path", "cache")}
+    paths |= TASK[config.task].places(config.data)
     full = {name: str(Path(path).absolute()) for name, path in paths.items() if path is not None}
     return config.model_copy(update={"data": config.data.model_copy(update=full)})
 
@@ -219,6 +213,10 @@ def _train(config: RunConfig, task: Task, model: Model, folder: Path, screen: Sc
     checkpoint = newest_checkpoint(folder / "checkpoints", screen.warn)
     if checkpoint is None and steps(folder / "checkpoints"):
         raise LinnetError(f"{folder}: no checkpoint is whole; start anew in another folder")
+    if checkpoint is None and config.pretrain:
+        before = pretrain(model, config, folder / "pretrain", screen)
+        if before.signal:
+            return _outcome(folder, config, Position(), before.signal, start)
     trainer = Trainer(config, task, model, folder, _state(config, task))
     if checkpoint is not None:
         check_settings(folder, checkpoint.state, config)
@@ -235,6 +233,27 @@ def _train(config: RunConfig, task: Task, model: Model, folder: Path, screen: Sc
     finally:
         log.close()
     return _outcome(folder, config, trainer.at, 0 if trainer.finished else stop.signal, start)
+
+
+def pretrain(model: Model, config: RunConfig, folder: Path, screen: Screen) -> Outcome:
+    """Denoise the task's own training sequences, as a run of its own inside the run, and take over what it learned.
+
+    All of it goes into `model` but the output, which is another; nothing, if a signal stops it before its end.
+    """
+    if (folder / "config.toml").exists():
+        outcome = resume_run(folder, screen)
+    else:
+        length = config.train.pretrain_steps or config.train.steps
+        changes = {"steps": length, "warmup": min(config.train.warmup, length), "pretrain_steps": 0}
+        train = config.train.model_copy(update=changes)
+        update = {"train": train, "data": config.data.model_copy(update={"objective": "denoise"}), "pretrain": False}
+        fields = {**config.model, "output": "masked_lm"}
+        outcome = start_run(config.model_copy(update={**update, "model": fields}), folder, screen)
+    if not outcome.signal:
+        learned = load_run(folder, None, screen.warn)[0].state_dict()
+        kept = {name: tensor for name, tensor in learned.items() if not name.startswith("output.")}
+        load_weights(model, {**model.state_dict(), **kept}, folder)
+    return outcome
 
 
 def _finished(folder: Path, config: RunConfig, screen: Screen) -> Outcome | None:

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the update's number."""
+"""The learning rate, and the beta that may move with it, as pure functions of the update's number."""
 
 import math
 
@@ -11,9 +11,12 @@ def learning_rate(train: TrainConfig, n: int) -> float:
     A straight line goes from `warmup_lr`, the rate of the first update, to `lr`, that of the first after `warmup`
     updates. Then the rate stays ("constant"), falls with the root of m ("inverse_sqrt"), reaches `min_lr` at the last
     update along a half cosine ("cosine"), or would reach it one update later, as the remaining share to the power
-    `power` ("polynomial").
+    `power` ("polynomial"). With "one_cycle" both lines are straight, and `lr` is the rate of update `warmup`.
     """
     m, warmup = n - 1, train.warmup
+    if train.schedule == "one_cycle":
+        share = _one_cycle(train, n)
+        return share * train.lr + (1 - share) * (train.warmup_lr if n <= warmup else train.min_lr)
     if m < warmup:
         return train.warmup_lr + (train.lr - train.warmup_lr) * m / warmup
     if train.schedule == "constant":
@@ -27,3 +30,19 @@ def learning_rate(train: TrainConfig, n: int) -> float:
     else:
         share = max(0.0, 1 - (m - warmup) / max(train.steps - warmup, 1)) ** train.power
     return train.min_lr + (train.lr - train.min_lr) * share
+
+
+def _one_cycle(train: TrainConfig, n: int) -> float:
+    """How far update n is on the way up to the highest rate, or still from the way down: 0 to 1 and back to 0."""
+    m, top = n - 1, train.warmup - 1
+    if m <= top:
+        return m / top if top else 1.0
+    return max(0.0, (train.steps - 1 - m) / max(train.steps - 1 - top, 1))
+
+
+def first_beta(train: TrainConfig, n: int) -> float:
+    """The first beta of update n: with `peak_beta1` it goes there and back as the rate goes to its highest."""
+    if train.peak_beta1 is None:
+        return train.betas[0]
+    share = _one_cycle(train, n)
+    return share * train.peak_beta1 + (1 - share) * train.betas[0]

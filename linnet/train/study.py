@@ -5,38 +5,23 @@ holds all that is needed to judge a number: configuration, seed, versions, size,
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from linnet.analysis.analyze import measure
+from linnet.analysis.instruments.base import of_model
 from linnet.config import RunConfig, load_recipe
 from linnet.errors import unknown
+from linnet.models.loading import load_run
 from linnet.registry import ATTENTION
 from linnet.storage import BusyError, read_metrics, write_json
+from linnet.train.arena import ARENA_STUDIES
+from linnet.train.check import run_config
 from linnet.train.log import Screen
-from linnet.train.run import Outcome, evaluate_run, resume_run, start_run
-
-
-@dataclass(frozen=True)
-class Row:
-    """One system of a study: a preset or none, what is changed in the recipe, and how many seeds it gets."""
-
-    name: str
-    preset: str | None
-    sets: tuple[str, ...] = ()
-    seeds: int = 1
-
-
-@dataclass(frozen=True)
-class Study:
-    """Runs that are compared: recipes and preset endings by scale, and what the CPU scale changes in its recipe."""
-
-    title: str
-    recipes: dict[str, str]
-    endings: dict[str, str]
-    cpu_sets: tuple[str, ...]
-    rows: tuple[Row, ...]
+from linnet.train.plan import Row, Study
+from linnet.train.run import Outcome, evaluate_run, prepare, resume_run, start_run
+from linnet.train.watch import validation_blocks
 
 
 class Trial(NamedTuple):
@@ -48,7 +33,9 @@ class Trial(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.row.name.replace(' ', '-').replace('+', '-')}-seed{self.seed}"
+        task = f"{self.row.recipe.rpartition('/')[2]}-" if self.row.recipe else ""
+        name = self.row.name.replace(" ", "-").replace("+", "-").replace(",", "")
+        return f"{task}{name}-seed{self.seed}"
 
 
 LRPE = "model.options.softmax.positions=lrpe"
@@ -63,7 +50,40 @@ SMALL = (  # less than an epoch of WikiText-2, so no dropout: no token is seen t
     "train.save_every=100",
     "train.threads=1",
 )
+WATCHED = (  # for what attention and gradients do: more and smaller updates, read along the way
+    *SMALL,
+    "train.steps=600",
+    "train.batch=8",
+    "train.warmup=60",
+    'train.instruments=["entropy", "temperature"]',
+    "train.instrument_every=50",
+)
+VANILLA, ELU, NORM = Row("vanilla", "vanilla"), Row("1+elu", "elu"), Row("norm only", "norm")
+LLN = (Row("lln", "lln"), Row("lln_diag", "lln_diag"))
+BLOCKS = 4  # of the validation split, for the instruments of a study
 CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
+
+
+def watched(title: str, rows: tuple[Row, ...], instruments: tuple[str, ...]) -> Study:
+    """A study of attention and gradients; several share their models, in folders of one name."""
+    return Study(
+        title=title,
+        recipes={"cpu": "wikitext2", "paper": "transnormer_roberta"},
+        endings={"cpu": "_lm_small", "paper": "_roberta"},
+        cpu_sets=WATCHED,
+        rows=rows,
+        shared="watched",
+        instruments=instruments,
+    )
+
+
+def masked(row: Row) -> Row:
+    """The same system as a masked model, which has a spectral gap, in the frame of the causal ones."""
+    sets = (*row.sets, "model.causal=false", "model.output=masked_lm", "model.init=xavier")
+    gap = 'train.instruments=["entropy", "temperature", "spectral_gap"]'
+    return Row(f"{row.name}, masked", row.preset, (*sets, gap), recipe="wikitext2_mlm", scales=("cpu",))
+
+
 STUDIES = {
     "transnormer-table4": Study(
         title="Causal language modeling: the systems of TransNormer's Table 4",
@@ -81,6 +101,11 @@ STUDIES = {
             Row("diag only", "diag"),
             Row("lln", "lln"),
             Row("lln_diag", "lln_diag"),
+            Row("Performer", "performer"),
+            Row("cosFormer", "cosformer"),
+            Row("Transformer-LS", "long_short"),
+            Row("FLASH", "flash"),
+            Row("FLASH-quad", "flash_quad"),
         ),
     ),
     "transnormer-masked-lm": Study(
@@ -90,6 +115,21 @@ STUDIES = {
         cpu_sets=SMALL,
         rows=(Row("T2", "transnormer_t2"), Row("vanilla", "vanilla"), Row("1+elu", "elu")),
     ),
+    "transnormer-figure2": watched(
+        "Attention dilution: locally accumulated scores, as in TransNormer's Figure 2",
+        (VANILLA, ELU, Row("T1", "transnormer_t1"), Row("T2", "transnormer_t2"), NORM),
+        ("local_score", "entropy"),
+    ),
+    "transnormer-table2": watched(
+        "Relative standard deviation of gradients, as in TransNormer's Table 2",
+        (VANILLA, ELU, Row("performer", "performer"), NORM),
+        ("gradient_deviation",),
+    ),
+    "lln-training": watched(
+        "Entropy, temperature and spectral gap along training: LLN beside softmax",
+        (VANILLA, *LLN, ELU, masked(VANILLA), masked(LLN[0])),
+        ("entropy", "temperature", "spectral_gap", "moment_matching", "lognormal_fit"),
+    ),
     "recall": Study(
         title="Recall of key-value pairs: every causal mechanism",
         recipes={"cpu": "recall"},
@@ -97,13 +137,14 @@ STUDIES = {
         cpu_sets=(),
         rows=tuple(Row(name, None, (f'model.layers=["diag", "{name}"]',), seeds=3) for name in CAUSAL),
     ),
+    **ARENA_STUDIES,
 }
 
 
-def find_study(name: str) -> Study:
-    """A study by name."""
+def find_study(name: str, also: Iterable[str] = ()) -> Study:
+    """A study by name; `also` are further names that the error for another one offers."""
     if name not in STUDIES:
-        raise unknown("study", name, STUDIES)
+        raise unknown("study", name, (*STUDIES, *also))
     return STUDIES[name]
 
 
@@ -113,10 +154,11 @@ def trials(study: Study, scale: str) -> Iterator[Trial]:
         raise unknown("scale", scale, study.recipes)
     for seed in range(max(row.seeds for row in study.rows)):
         for row in study.rows:
-            if seed < row.seeds:
+            if seed < row.seeds and scale in row.scales:
                 sets = (*(study.cpu_sets if scale == "cpu" else ()), *row.sets)
                 preset = () if row.preset is None else (f"model.preset={row.preset}{study.endings[scale]}",)
-                yield Trial(row, seed, load_recipe(study.recipes[scale], (*preset, *sets, f"seed={seed}")))
+                recipe = row.recipe or study.recipes[scale]
+                yield Trial(row, seed, load_recipe(recipe, (*preset, *sets, f"seed={seed}")))
 
 
 def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -> int:
@@ -145,10 +187,13 @@ def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -
 def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen) -> dict[str, Any]:
     """Everything about one finished run, as it is committed."""
     metrics = read_metrics(outcome.folder / "metrics.jsonl")
-    timings = read_metrics(outcome.folder / "timings.jsonl")
+    timings = [r for part in ("", "pretrain/") for r in read_metrics(outcome.folder / f"{part}timings.jsonl")]
     environment = json.loads((outcome.folder / "environment.json").read_text())
     config = trial.config.model_dump(mode="json", exclude_none=True)
-    config["data"].pop("path", None)  # a path of one machine says nothing to another; the hashes below do
+    for key in ("path", "cache"):
+        config["data"].pop(key, None)  # a path of one machine says nothing to another; the hashes below do
+    which = "best" if config["task"].startswith("lra/") else "last"
+    instruments = find_study(name).instruments
     return {
         "study": name,
         "scale": scale,
@@ -161,6 +206,17 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
         "environment": {key: value for key, value in environment.items() if key != "started"},
         "curve": metrics,
-        "valid": evaluate_run(outcome.folder, "valid", screen),
-        "test": evaluate_run(outcome.folder, "test", screen),
+        "checkpoint": which,
+        "valid": evaluate_run(outcome.folder, "valid", screen, which),
+        "test": evaluate_run(outcome.folder, "test", screen, which),
+        **({"analysis": readings(outcome.folder, instruments, metrics, screen)} if instruments else {}),
     }
+
+
+def readings(
+    folder: Path, instruments: tuple[str, ...], metrics: list[dict[str, Any]], screen: Screen
+) -> dict[str, Any]:
+    """What instruments say of the trained model on the validation split."""
+    task, _ = prepare(run_config(folder), folder, screen)
+    model, _ = load_run(folder, None, screen.warn)
+    return measure(of_model(model, validation_blocks(task, BLOCKS)), instruments, records=metrics)

@@ -1,18 +1,12 @@
-"""The cost of a layer: tables and figures say what was measured; the committed picture is of the committed numbers."""
+"""The cost of a layer: tables and figures say what was measured."""
 
 import copy
-import hashlib
-import json
-from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from linnet.analysis.costs import DIGEST, cost_figures, cost_note, cost_tables, draw_cost, save_cost
+from linnet.analysis.costs import cost_figures, cost_note, cost_tables
 from linnet.errors import InputError
 
-DOCUMENTED = Path(__file__).parent.parent.parent / "docs" / "figures" / "cost.json"
 ROW = {"tokens": 512, "low": 0.1, "high": 0.9, "others": 0.0}
 COST = {
     "format": "linnet-bench-layer-1",
@@ -75,22 +69,3 @@ def test_a_disturbed_measurement_says_so(others, said):
 def test_what_is_no_measurement_is_one_line(broken):
     with pytest.raises(InputError, match="not a measurement"):
         cost_figures(broken)
-
-
-def test_picture_and_numbers_are_saved_together(cost, tmp_path):
-    picture, numbers = save_cost(cost, tmp_path / "c.png")
-    assert json.loads(numbers.read_text())["rows"] == cost["rows"]
-    assert Image.open(picture).text[DIGEST] == hashlib.sha256(numbers.read_bytes()).hexdigest()
-
-
-def test_the_committed_picture_is_drawn_from_the_committed_numbers(tmp_path):
-    picture = Image.open(DOCUMENTED.with_suffix(".png"))
-    assert picture.text[DIGEST] == hashlib.sha256(DOCUMENTED.read_bytes()).hexdigest()
-    draw_cost(DOCUMENTED, tmp_path / "again.png")
-    pictures = (picture, Image.open(tmp_path / "again.png"))
-    shown, again = (np.asarray(image.convert("L"), dtype=float) for image in pictures)
-    assert shown.shape == again.shape
-    assert np.abs(shown - again).mean() < 1  # of 255: another version of matplotlib may smooth letters otherwise
-    measured = json.loads(DOCUMENTED.read_text())
-    assert measured["command"].startswith("linnet bench layer --out docs/figures/cost.png")
-    assert {row["attention"] for row in measured["rows"]} == {"softmax", "norm", "diag", "lln"}

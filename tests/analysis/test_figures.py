@@ -33,6 +33,12 @@ def test_plotly_gets_no_markup_and_no_number_that_json_lacks():
     assert plot["data"][1]["error_y"]["array"][0] == 1.0
 
 
+@pytest.mark.parametrize("x,counted", [([0, 1, 2], True), ([3], True), ([0, 10, 20], False), ([0.5, 1.5], False)])
+def test_nothing_lies_between_layers(x, counted):
+    plot = to_plotly(Figure("t", "layer", "y", [Series("a", x, x)]))
+    assert plot["layout"]["xaxis"].get("tickvals") == (x if counted else None)
+
+
 def test_lines_differ_beyond_the_last_color():
     lines = [Series(str(i), [0, 1], [i, i]) for i in range(2 * len(COLORS))]
     looks = {(t["line"]["color"], t["line"]["dash"]) for t in to_plotly(Figure("t", "x", "y", lines))["data"]}

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from linnet.analysis.figures import to_plotly
-from linnet.analysis.recall import by_mechanism, recall_figure, recall_markdown
+from linnet.analysis.recall import by_mechanism, recall_figures, recall_markdown
 from linnet.analysis.results import digest, render
 from linnet.errors import LinnetError
 from linnet.storage import write_json
@@ -56,14 +56,14 @@ def test_the_best_comes_first():
 
 
 def test_the_figure_is_accuracy_against_pairs():
-    figure = recall_figure(RECORDS, "note")
+    (figure,) = recall_figures(RECORDS, "note")
     softmax, elu = figure.series
     assert (list(softmax.x), softmax.y, softmax.low, softmax.high) == ([4, 8], [99, 85], [98, 80], [100, 90])
     assert (elu.low, elu.high) == (None, None)
 
 
 def test_eleven_mechanisms_are_told_apart():
-    figure = recall_figure([record(name, 0, [0.9, 0.1]) for name in NAMES], "")
+    (figure,) = recall_figures([record(name, 0, [0.9, 0.1]) for name in NAMES], "")
     traces = to_plotly(figure)["data"]
     assert len({trace["marker"]["symbol"] for trace in traces}) == len(NAMES)
     assert len({(trace["line"]["color"], trace["line"]["dash"]) for trace in traces}) == len(NAMES)

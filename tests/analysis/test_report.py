@@ -4,11 +4,14 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+from linnet.analysis.heatmaps import unpack
 from linnet.analysis.report import compare, write_report
 from linnet.analysis.runs import number
 from linnet.cli.app import run as linnet
@@ -77,7 +80,9 @@ def test_a_run_is_shown_whole(trained, tmp_path):
     assert found.source.count("* plotly.js v") == 1
     records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     valid = [record for record in records if record["split"] == "valid"]
-    loss, perplexity, rate, norm = (chart["data"][0] for chart in found.charts)
+    loss, perplexity, rate, norm = (chart["data"][0] for chart in found.charts[:4])
+    assert [trace["name"] for trace in found.charts[4]["data"]] == ["layer 0", "layer 1"]  # gradients
+    assert found.charts[4]["data"][0]["y"] == [record["grad_means"][1] for record in records if "grad_means" in record]
     assert loss["y"] == [record["loss"] for record in records if record["split"] == "train"]
     assert (perplexity["x"], perplexity["y"]) == ([5, 10], [record["perplexity"] for record in valid])
     assert len(rate["y"]) == len(norm["y"]) == len(loss["y"])
@@ -102,8 +107,8 @@ def test_the_cost_of_layers_is_shown_where_it_was_measured(copy, cost):
     write_json(folder / "cost.json", cost)
     found = page(folder)
     assert_safe(found)
-    assert len(found.charts) == 6
-    assert [trace["name"] for trace in found.charts[4]["data"]] == ["softmax", "diag"]
+    assert len(found.charts) == 7
+    assert [trace["name"] for trace in found.charts[5]["data"]] == ["softmax", "diag"]
     assert "One causal layer" in found.text
 
 
@@ -157,7 +162,7 @@ def test_several_runs_share_their_charts_and_stand_in_columns(trained, copy, tmp
     (empty / "metrics.jsonl").unlink()
     found = page(trained, other, empty, out=tmp_path / "r.html")
     assert_safe(found)
-    assert [len(chart["data"]) for chart in found.charts] == [3, 3, 3, 3]
+    assert [len(chart["data"]) for chart in found.charts] == [3, 3, 3, 3, 2, 2]  # and the gradients of two
     assert "3 runs" in found.text
     assert all(name in found.text for name in ("tiny", "other", "empty", "999"))
 
@@ -219,3 +224,86 @@ def test_what_cannot_be_reported_is_one_line(copy, monkeypatch, capsys, folder, 
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert line in err
+
+
+@pytest.fixture(scope="session")
+def watched(trained, tmp_path_factory):
+    """The run with an analysis of it, and records of instruments along its training."""
+    folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("watched") / "watched"))
+    assert linnet(["analyze", str(folder), "--samples", "1", "--json"]) == 0
+    values = {"entropy": {"relative": [[0.5, 0.7], [0.9, None]]}, "temperature": {"weights": [[1.0, 2.0], None]}}
+    record = {"split": "instruments", "layers": ["layer 0 diag", "layer 1 norm"], "values": values}
+    with (folder / "metrics.jsonl").open("a") as log:
+        log.writelines(json.dumps({"step": step, **record}) + "\n" for step in (5, 10))
+    return folder
+
+
+def test_what_was_measured_is_shown(watched, trained, tmp_path):
+    found = page(watched, out=tmp_path / "r.html")
+    assert_safe(found)
+    titles = [attrs["aria-label"] for _, attrs in found.tags if attrs.get("role") == "img"]
+    for title in ("Entropy", "Temperature", "Local area", "Locally accumulated attention", "Law of the weights"):
+        assert title in titles
+    assert "attention map of watched" in titles
+    along = found.charts[titles.index("Entropy along training")]
+    assert [(trace["name"], trace["y"]) for trace in along["data"]] == [
+        ("layer 0 diag", [0.6, 0.6]),
+        ("layer 1 norm", [0.9, 0.9]),
+    ]
+    (maps,) = [chart for chart in found.charts if "layers" in chart]
+    assert [len(layer["maps"]) for layer in maps["layers"]] == [2, 2]
+    assert len(maps["tokens"]) == maps["length"] == 32
+    assert "share of the largest" in found.text
+    two = page(watched, trained, out=tmp_path / "two.html")
+    assert_safe(two)
+    titles = [attrs["aria-label"] for _, attrs in two.tags if attrs.get("role") == "img"]
+    entropy = two.charts[titles.index("Entropy")]
+    assert [trace["name"] for trace in entropy["data"]] == ["watched", "tiny"]  # a run without keeps its color
+
+
+def test_nothing_measured_yet_says_how(trained, tmp_path):
+    assert "linnet analyze DIR" in page(trained, out=tmp_path / "r.html").text
+
+
+def test_maps_of_many_heads_are_pooled_further(watched, monkeypatch, tmp_path):
+    from linnet.analysis import sections
+
+    monkeypatch.setattr(sections, "BUDGET", 4 * 10 * 10)
+    (maps,) = [chart for chart in page(watched, out=tmp_path / "r.html").charts if "layers" in chart]
+    sizes = {head["size"] for layer in maps["layers"] for head in layer["maps"]}
+    assert sizes == {10}
+    rows = unpack(maps["layers"][0]["maps"][0]).sum(axis=1)
+    assert rows == pytest.approx([1] * 10, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"format": "other"}, "is not an analysis"),
+        ({"layers": [{"name": "l", "values": {}, "maps": [{"size": 3, "high": 0.0, "data": "AAAA"}]}]}, "damaged"),
+        ({"layers": [{"name": "layer 0", "values": {}, "maps": ["<b>"]}]}, "damaged"),
+        ({"layers": 7}, "is not an analysis"),
+    ],
+)
+def test_a_damaged_analysis_is_named(watched, tmp_path, change, line):
+    folder = Path(shutil.copytree(watched, tmp_path / "run"))
+    found = json.loads((folder / "analysis/analysis.json").read_text())
+    write_json(folder / "analysis/analysis.json", {**found, **change})
+    with pytest.raises(LinnetError, match=line) as error:
+        write_report([folder])
+    assert "\n" not in str(error.value)
+
+
+def test_an_analysis_of_odd_things_is_shown_without_them(watched, tmp_path):
+    folder = Path(shutil.copytree(watched, tmp_path / "run"))
+    odd = {"entropy": {"relative": HOSTILE, "bits": [None, "1", [2]]}, "local_score": {"curve": [[1], [2, 3]]}, "x": 7}
+    odd["lognormal_fit"] = {"quantiles": [[0.0] * 99], "mean": [HOSTILE], "variance": None}
+    layer = {"name": HOSTILE, "values": odd, "notes": [HOSTILE], "refused": {"entropy": 7}, "maps": None}
+    more = {"length": 3, "layers": [layer], "tokens": [1, HOSTILE], "gradients": {"deviation": ["x", None]}}
+    found = json.loads((folder / "analysis/analysis.json").read_text())
+    write_json(folder / "analysis/analysis.json", {**found, **more})
+    with (folder / "metrics.jsonl").open("a") as log:
+        for relative in (7, [7, HOSTILE, [True]]):
+            values = {"entropy": {"relative": relative}, "temperature": 7}
+            log.write(json.dumps({"step": 11, "split": "instruments", "layers": [7], "values": values}) + "\n")
+    assert_safe(page(folder))

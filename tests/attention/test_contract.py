@@ -18,7 +18,10 @@ def test_contract(name: str, causal: bool) -> None:
 def test_a_flag_is_kept(name: str) -> None:
     """What a mechanism says it cannot do is a one-line UnsupportedError, at construction where it can be known."""
     about = ABOUT[name]
-    assert set(about) >= {"paper", "cost", "causal", "bidirectional", "recurrent", "packed", "any_length"}
+    assert set(about) >= {"paper", "cost", "causal", "bidirectional", "recurrent", "packed", "any_length", "core"}
+    if not about["core"]:
+        with pytest.raises(UnsupportedError, match=f"^{name} is a mixer only"):
+            linnet.create_attention(name, heads=2, head_dim=8, causal=about["causal"])
     for causal, able in ((True, about["causal"]), (False, about["bidirectional"])):
         if not able:
             with pytest.raises(UnsupportedError):
@@ -45,7 +48,7 @@ def test_mixer(name: str, causal: bool) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
     A = mixer.weights(x)
     rows, some = mixer.weights(x, normalize=True).sum(dim=-1), (A != 0).any(dim=-1)  # ReLU can leave a row of zeros
-    assert A.shape == (2, 3, 70, 70) and torch.allclose(rows, some.to(rows.dtype), atol=1e-4)
+    assert A.shape == (2, mixer.core.heads, 70, 70) and torch.allclose(rows, some.to(rows.dtype), atol=1e-4)
     assert some.float().mean() > 0.9
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = mixer(x)

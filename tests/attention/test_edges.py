@@ -8,7 +8,7 @@ import linnet
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import exp_attention, linear_attention, reference
 from linnet.testing import check_attention, difference
-from tests.attention.cases import FORMS, RECURRENT
+from tests.attention.cases import ABOUT, FORMS, RECURRENT
 
 
 @pytest.mark.parametrize("name,causal", FORMS)
@@ -71,8 +71,8 @@ def test_a_segment_of_another_scale_changes_nothing() -> None:
 
 @pytest.mark.parametrize("name,causal", FORMS)
 def test_what_stands_in_padding_is_never_read(name: str, causal: bool) -> None:
-    core = linnet.create_attention(name, heads=2, head_dim=8, causal=causal)
-    q, k, v = (torch.randn(2, 2, 30, 8) for _ in range(3))
+    core = linnet.create_mixer(name, width=16, heads=2, causal=causal).core
+    q, k, v = (torch.randn(2, core.heads, 30, core.head_dim) for _ in range(3))
     real = torch.ones(2, 30, dtype=torch.bool)
     real[:, :5], real[:, 28:] = False, False
     clean = core(q, k, v, key_mask=real)[:, :, 5:28]
@@ -83,8 +83,8 @@ def test_what_stands_in_padding_is_never_read(name: str, causal: bool) -> None:
 
 @pytest.mark.parametrize("name,causal", FORMS)
 def test_a_row_without_a_real_token_gives_zeros_and_finite_gradients(name: str, causal: bool) -> None:
-    core = linnet.create_attention(name, heads=2, head_dim=8, causal=causal)
-    q, k, v = (torch.randn(2, 2, 300, 8, requires_grad=True) for _ in range(3))
+    core = linnet.create_mixer(name, width=16, heads=2, causal=causal).core
+    q, k, v = (torch.randn(2, core.heads, 300, core.head_dim, requires_grad=True) for _ in range(3))
     real = torch.ones(2, 300, dtype=torch.bool)
     real[0] = False
     o = core(q, k, v, key_mask=real)
@@ -149,8 +149,9 @@ def test_states_are_checked(name: str) -> None:
         with pytest.raises(InputError) as error:
             call()
         assert "\n" not in str(error.value)
-    with pytest.raises(UnsupportedError, match="causal=False"):
-        linnet.create_mixer(name, width=16, heads=2, causal=False).step(x[:, :1], state)
+    if ABOUT[name]["bidirectional"]:
+        with pytest.raises(UnsupportedError, match="causal=False"):
+            linnet.create_mixer(name, width=16, heads=2, causal=False).step(x[:, :1], state)
 
 
 @pytest.mark.parametrize("mask", [[[1, 1]], torch.tensor([[0.0, -torch.inf]]), torch.tensor([[0.5, 1.0]])])
@@ -204,6 +205,23 @@ def test_blocks_cost_what_the_tokens_cost() -> None:
     assert torch.allclose(
         block_attention(q, q, q, block=2**20, segments=ids), block_attention(q, q, q, block=16), atol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    "name,option", [("bigbird", "block"), ("flash", "chunk"), ("long_short", "window"), ("long_short", "chunk")]
+)
+def test_a_block_that_no_row_fills_costs_what_the_tokens_cost(name: str, option: str) -> None:
+    for causal in (True, False):
+        if not ABOUT[name]["causal" if causal else "bidirectional"]:
+            continue
+        short, long = (
+            linnet.create_mixer(name, width=16, heads=2, causal=causal, **{option: size}) for size in (512, 2**17)
+        )
+        long.load_state_dict(short.state_dict())
+        x = torch.randn(1, 20, 16)
+        assert long(x).isfinite().all()
+        if name != "flash":  # which divides its scores by the chunk
+            assert torch.allclose(long(x), short(x), atol=1e-6)
 
 
 @pytest.mark.parametrize(

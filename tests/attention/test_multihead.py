@@ -50,6 +50,10 @@ def test_rows_without_a_batch_and_single_heads() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_inside_a_transformer_encoder(name: str) -> None:
     """In training and in evaluation, where torch has a fused path of its own that must not be taken."""
+    if not ABOUT[name]["core"]:
+        with pytest.raises(UnsupportedError, match=f"^{name} is a mixer only"):
+            linnet.MultiheadAttention(16, 2, attention=name)
+        return
     layer = nn.TransformerEncoderLayer(16, 2, dim_feedforward=32, dropout=0.0, batch_first=True)
     layer.self_attn = linnet.MultiheadAttention(16, 2, attention=name, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)

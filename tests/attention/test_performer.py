@@ -71,6 +71,16 @@ def test_redrawing_is_for_training_alone() -> None:
     assert torch.equal(still(q, k, v), evaluated)  # in training mode, without redraw
 
 
+def test_a_state_is_of_the_stored_rows_also_in_training() -> None:
+    core = linnet.create_attention("performer", heads=2, head_dim=8, causal=True, redraw=True)
+    q, k, v = torch.randn(3, 1, 2, 20, 8)
+    first, state = core.prefill(*(x[:, :, :19] for x in (q, k, v)))
+    last, _ = core.step(*(x[:, :, 19:] for x in (q, k, v)), state)
+    whole = core.eval()(q, k, v)
+    assert difference(torch.cat([first, last], dim=2), whole) < 1e-5
+    assert difference(core.train().weights(q, k) @ v, whole) < 1e-5
+
+
 def test_features_stay_float32_in_a_half_model() -> None:
     core = linnet.create_attention("performer", heads=2, head_dim=8, causal=True)
     before = core.W.clone()

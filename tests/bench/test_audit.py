@@ -46,7 +46,7 @@ class Broken(Softmax):
 
 
 def peer_case(name: str, adapter: type[nn.Module], causal: bool = False, random: bool = False) -> Case:
-    return Case(name, "peer", causal, peer=Peer(name, "torch", causal, adapter, random))
+    return Case(name, "peer", causal, peer=Peer(name, "torch", causal, adapter, random=random))
 
 
 def checks(row: Row) -> dict[str, float | None]:

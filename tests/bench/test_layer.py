@@ -5,7 +5,7 @@ import json
 import pytest
 
 from linnet.bench.layer import FORMAT, measure_layer
-from linnet.bench.memory import peaks
+from linnet.bench.memory import peak_server
 from linnet.errors import LinnetError
 from linnet.storage import dump_json
 
@@ -29,12 +29,22 @@ def test_every_mechanism_and_length_has_its_row():
 
 def test_a_peak_is_that_of_the_job_alone_and_a_failure_is_one_line(capfd):
     long, short, wrong = ({"attention": "softmax", "tokens": N} for N in (4096, 512, -1))
-    found = peaks("linnet.bench.layer", [short, long, short, wrong])
-    first, second, third = (next(found) for _ in range(3))
+    with peak_server("linnet.bench.layer") as peak:
+        first, second, third = (peak(job) for job in (short, long, short))
+        with pytest.raises(LinnetError, match=r"negative dimension"):
+            peak(wrong)
+        assert peak(short) > 0  # the server outlives a job that failed
     least = 5 * 4096 * 512 * 4  # bytes of x's gradient, y, q, k and v
     assert second > least
     assert abs(first - third) < 2 * MIB  # what the long one took is gone
     assert second > 5 * first
-    with pytest.raises(LinnetError, match=r"no peak of {'attention': 'softmax', 'tokens': -1}: .*negative dimension"):
-        next(found)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_job_that_needs_too_much_memory_or_time_is_refused():
+    with peak_server("linnet.bench.layer", longest=1) as peak, pytest.raises(LinnetError, match="more than 1 seconds"):
+        peak({"attention": "softmax", "tokens": 65536})
+    with peak_server("linnet.bench.layer", most=64 * MIB) as peak:
+        assert peak({"attention": "softmax", "tokens": 512}) < 64 * MIB
+        with pytest.raises(LinnetError, match=r"needs more than 0.0625 GiB"):
+            peak({"attention": "softmax", "tokens": 16384})

@@ -1,20 +1,31 @@
 """Small real models for the tests of linnet.models."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from torch import Tensor
 
+from linnet import describe_attention
 from linnet.models.backbone import Model
 from linnet.models.presets import SYSTEMS, create_model
 
-TINY = {"vocab_size": 61, "width": 32, "heads": 2, "ffn_width": 40, "options": {"diag": {"block": 8}}}
+OPTIONS = {"diag": {"block": 8}, "flash": {"chunk": 8}, "long_short": {"chunk": 4}}
+TINY = {"vocab_size": 61, "width": 32, "heads": 2, "ffn_width": 40, "options": OPTIONS}
+
+
+def able(flag: str) -> list[str]:
+    """The systems of the presets whose mechanisms say that they can."""
+    return sorted(name for name, parts in SYSTEMS.items() if all(describe_attention(m)[flag] for m in parts[:2]))
 
 
 def pytest_generate_tests(metafunc):
-    """`system` runs over every system of the presets, `kind` over both of their kinds."""
+    """`system` runs over the systems of the presets, `packed_system` and such over those that can; `kind` over both."""
     if "system" in metafunc.fixturenames:
         metafunc.parametrize("system", sorted(SYSTEMS))
+    for flag in ("packed", "recurrent"):
+        if f"{flag}_system" in metafunc.fixturenames:
+            metafunc.parametrize(f"{flag}_system", able(flag))
     if "kind" in metafunc.fixturenames:
         metafunc.parametrize("kind", ["lm", "roberta"])
 
@@ -31,3 +42,17 @@ def tiny() -> Callable[..., Model]:
         return model
 
     return build
+
+
+@pytest.fixture
+def padded() -> Callable[..., tuple[Tensor, Tensor]]:
+    """`padded(rows, side, N)`: rows of unequal length as N columns, 60 where nothing stands, and the key mask."""
+
+    def fill(rows: Sequence[Tensor], side: str, N: int) -> tuple[Tensor, Tensor]:
+        ids, mask = torch.full((len(rows), N), 60), torch.zeros(len(rows), N, dtype=torch.bool)
+        for b, row in enumerate(rows):
+            place = slice(0, len(row)) if side == "right" else slice(N - len(row), N)
+            ids[b, place], mask[b, place] = row, True
+        return ids, mask
+
+    return fill

@@ -10,17 +10,8 @@ CLOSE = {"rtol": 0, "atol": 1e-5}
 JUNK = 60
 
 
-def padded(rows, side, N):
-    """Rows of unequal length as one batch of N columns, junk where nothing stands, and the key mask."""
-    ids, mask = torch.full((len(rows), N), JUNK), torch.zeros(len(rows), N, dtype=torch.bool)
-    for b, row in enumerate(rows):
-        place = slice(0, len(row)) if side == "right" else slice(N - len(row), N)
-        ids[b, place], mask[b, place] = row, True
-    return ids, mask
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_nothing(tiny, system, kind, side):
+def test_padding_changes_nothing(tiny, padded, system, kind, side):
     model, rows = tiny(f"{system}_{kind}"), [torch.randint(61, (n,)) for n in (31, 1, 18)]
     ids, mask = padded(rows, side, 37)
     logits = model(ids, key_mask=mask)
@@ -29,8 +20,8 @@ def test_padding_changes_nothing(tiny, system, kind, side):
         torch.testing.assert_close(logits[b, mask[b]], model(row[None])[0], **CLOSE)
 
 
-def test_packing_equals_separate_runs(tiny, system, kind):
-    model, rows = tiny(f"{system}_{kind}"), [torch.randint(61, (n,)) for n in (13, 1, 20)]
+def test_packing_equals_separate_runs(tiny, padded, packed_system, kind):
+    model, rows = tiny(f"{packed_system}_{kind}"), [torch.randint(61, (n,)) for n in (13, 1, 20)]
     ids = torch.cat(rows)[None]
     segments = torch.cat([torch.full((len(row),), i) for i, row in enumerate(rows)])[None]
     alone = torch.cat([model(row[None]) for row in rows], dim=1)
@@ -59,8 +50,8 @@ def test_bidirectional_models_read_both_ways(tiny, system):
     assert ((model(changed) - model(ids)).abs().amax(dim=2) > 0).all()
 
 
-def test_prefill_and_steps_equal_forward(tiny, system):
-    model, ids = tiny(f"{system}_lm"), torch.randint(61, (2, 30))
+def test_prefill_and_steps_equal_forward(tiny, recurrent_system):
+    model, ids = tiny(f"{recurrent_system}_lm"), torch.randint(61, (2, 30))
     parts, state = [], None
     for cut in (ids[:, :11], ids[:, 11:27]):
         logits, state = model.prefill(cut, state=state)
@@ -73,8 +64,8 @@ def test_prefill_and_steps_equal_forward(tiny, system):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padded_prompts_go_on_as_unpadded_ones(tiny, system, side):
-    model, rows = tiny(f"{system}_lm"), [torch.randint(61, (n,)) for n in (23, 5)]
+def test_padded_prompts_go_on_as_unpadded_ones(tiny, padded, recurrent_system, side):
+    model, rows = tiny(f"{recurrent_system}_lm"), [torch.randint(61, (n,)) for n in (23, 5)]
     ids, mask = padded([row[:-2] for row in rows], side, 25)
     _, state = model.prefill(ids, mask)
     for t in (-2, -1):
@@ -84,11 +75,11 @@ def test_padded_prompts_go_on_as_unpadded_ones(tiny, system, side):
     assert state.length.tolist() == [23, 5]
 
 
-def test_a_state_is_nested_tuples_of_tensors_with_the_batch_first(tiny, system):
-    model = tiny(f"{system}_lm")
+def test_a_state_is_nested_tuples_of_tensors_with_the_batch_first(tiny, recurrent_system):
+    model = tiny(f"{recurrent_system}_lm")
     _, state = model.prefill(torch.randint(61, (3, 20)))
     leaves = torch.utils._pytree.tree_leaves(state)
-    assert len(state.layers) == 4
+    assert len(state.layers) == len(model.blocks)
     assert all(isinstance(leaf, torch.Tensor) and leaf.shape[0] == 3 for leaf in leaves)
 
 
@@ -134,11 +125,14 @@ def test_initialization():
 
 
 def test_every_parameter_is_used(tiny, system, kind):
-    model = tiny(f"{system}_{kind}")
-    (model(torch.randint(61, (2, 20))) * torch.randn(2, 20, 61)).sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.abs().sum() > 0, name
+    models = [tiny(f"{system}_{kind}") for _ in range(4)]
+    unused = dict(models[0].named_parameters()).keys()
+    while unused and models:  # more than one: where a ReLU decides, all scores of a layer may happen to be negative
+        model = models.pop()
+        (model(torch.randint(61, (2, 20))) * torch.randn(2, 20, 61)).sum().backward()
+        grads = {name: parameter.grad for name, parameter in model.named_parameters()}
+        unused = {name for name in unused if grads[name] is None or not grads[name].any()}
+    assert not unused
 
 
 def test_bfloat16_autocast_is_finite_and_near(tiny, system, kind):

@@ -1,4 +1,4 @@
-"""One layer: pre- and post-norm as their equations read, mechanisms in parallel, the three norms."""
+"""One layer: pre- and post-norm as their equations read, mechanisms in parallel, a unit without FFN, the norms."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def block(layer="norm", **fields):
     return Block(parse_section(ModelConfig, table, "model"), layer).double().eval()
 
 
-@pytest.mark.parametrize("norm", ["srms", "rms", "layer"])
+@pytest.mark.parametrize("norm", ["srms", "scale", "rms", "layer"])
 def test_pre_and_post_norm(norm):
     x = torch.randn(2, 7, 16, dtype=torch.float64)
     b = block(norm=norm, norm_position="pre")
@@ -22,6 +22,15 @@ def test_pre_and_post_norm(norm):
     b = block(norm=norm, norm_position="post")
     y = b.mixer_norm(x + b.mixers[0](x))
     torch.testing.assert_close(b(x), b.ffn_norm(y + b.ffn(y)))
+
+
+def test_a_gated_unit_is_a_whole_layer():
+    x = torch.randn(2, 7, 16, dtype=torch.float64)
+    b = block("flash", norm="scale", ffn="none")
+    torch.testing.assert_close(b(x), x + b.mixers[0](b.mixer_norm(x)))
+    b = block("flash", norm="layer", ffn="none", norm_position="post")
+    torch.testing.assert_close(b(x), b.mixer_norm(x + b.mixers[0](x)))
+    assert not any("ffn" in name for name in b.state_dict())
 
 
 def test_parallel_mechanisms_are_averaged():
@@ -47,9 +56,13 @@ def test_parallel_mechanisms_have_a_state_each(layer):
 def test_norms():
     x = torch.randn(3, 16, dtype=torch.float64)
     scale = x.square().mean(dim=-1, keepdim=True).sqrt()
-    srms, rms, layer = (create_norm(kind, 16).double() for kind in ("srms", "rms", "layer"))
-    assert [sum(p.numel() for p in norm.parameters()) for norm in (srms, rms, layer)] == [0, 16, 32]
+    kinds = ("srms", "scale", "rms", "layer")
+    srms, one, rms, layer = norms = [create_norm(kind, 16).double() for kind in kinds]
+    assert [sum(p.numel() for p in norm.parameters()) for norm in norms] == [0, 1, 16, 32]
     torch.testing.assert_close(srms(x), x / scale)
+    with torch.no_grad():
+        one.gain.fill_(3.0)
+    torch.testing.assert_close(one(x), 3 * x / scale)
     torch.testing.assert_close(rms(x), x / scale, rtol=1e-5, atol=1e-5)
     centered = x - x.mean(dim=-1, keepdim=True)
     scale = centered.std(dim=-1, keepdim=True, correction=0)

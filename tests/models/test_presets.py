@@ -8,15 +8,27 @@ import torch
 
 import linnet
 from linnet.errors import InputError
-from linnet.models.presets import create_model, list_models, model_config, preset
+from linnet.models.presets import SYSTEMS, create_model, list_models, model_config, preset
 
 COUNTS = {
     "transnormer_t1_lm": 155_988_156,
     "transnormer_t2_lm": 155_988_156,
     "vanilla_lm": 156_000_256,
+    "flash_lm": 153_518_848,
+    "flash_quad_lm": 153_513_728,
     "transnormer_t1_roberta": 124_672_473,
     "transnormer_t2_roberta": 124_672_473,
     "vanilla_roberta": 124_696_665,
+    "flash_roberta": 127_123_521,
+    "flash_quad_roberta": 127_111_233,
+    "long_short_roberta": 128_277_081,
+}
+ARENA = {  # the fields of each task, the count of vanilla, that of TransNormer
+    "text": ({}, 370_562, 369_878),
+    "listops": ({"vocab_size": 32, "max_length": 2048, "classes": 10}, 209_802, 209_118),
+    "retrieval": ({"output": "two_tower"}, 395_138, 394_454),
+    "pathfinder": ({"max_length": 1024}, 173_954, 173_270),
+    "image": ({"vocab_size": 256, "max_length": 1024, "classes": 10}, 158_602, 157_918),
 }
 
 
@@ -30,6 +42,13 @@ def count(name, **overrides):
 @pytest.mark.parametrize("name", COUNTS)
 def test_published_parameter_counts(name):
     assert count(name) == COUNTS[name]
+
+
+@pytest.mark.parametrize("task", ARENA)
+def test_parameter_counts_of_the_long_range_arena(task):
+    fields, vanilla, transnormer = ARENA[task]
+    assert count("vanilla_lra", **fields) == vanilla
+    assert count("transnormer_t1_lra", **fields) == count("transnormer_t2_lra", **fields) == transnormer
 
 
 def test_small_models_are_within_one_percent_of_each_other(kind):
@@ -49,7 +68,7 @@ def test_every_name_builds_and_is_listed_in_order():
     names = linnet.list_models()
     assert names == sorted(names)
     for system in ("transnormer_t1", "transnormer_t2", "vanilla", "elu", "lln", "lln_diag"):
-        assert {f"{system}_{end}" for end in ("lm", "lm_small", "roberta", "roberta_small")} <= set(names)
+        assert {f"{system}_{end}" for end in ("lm", "lm_small", "roberta", "roberta_small", "lra")} <= set(names)
     for name in names:
         assert count(name) > 0
 
@@ -57,7 +76,8 @@ def test_every_name_builds_and_is_listed_in_order():
 def test_the_document_states_these_counts():
     text = (Path(__file__).parents[2] / "docs/models.md").read_text()
     stated = re.findall(r"^\| `(\w+)` \|.*\| ([\d,]+) \|$", text, flags=re.MULTILINE)
-    assert {name for name, _ in stated} == set(list_models())
+    others = {f"{name}_lra{end}" for name in linnet.list_attention() if name not in SYSTEMS for end in ("", "_small")}
+    assert {name for name, _ in stated} == set(list_models()) - others
     for name, number in stated:
         assert count(name) == int(number.replace(",", "")), name
 
@@ -73,6 +93,15 @@ def test_t1_and_t2():
     assert preset("vanilla_lm").options == {}
 
 
+def test_systems_in_the_long_range_arena_differ_in_their_layers_alone():
+    t1, t2, vanilla = (preset(f"{system}_lra") for system in ("transnormer_t1", "transnormer_t2", "vanilla"))
+    assert t1.options["diag"] == {"kind": "rela", "positions": "rope", "dropout": 0.1}
+    assert t2.options["norm"] == {"phi": "1+elu", "positions": "rope"}
+    assert (t2.layers, t2.ffn_width, vanilla.layers, vanilla.ffn_width) == (("diag", "norm"), 85, ("softmax",) * 2, 128)
+    own = {"layers", "options", "ffn", "ffn_width", "activation", "norm"}
+    assert t1.model_dump(exclude=own) == t2.model_dump(exclude=own) == vanilla.model_dump(exclude=own)
+
+
 def test_overrides_replace_fields_and_extend_options():
     fields = {"vocab_size": 99, "layers": ["norm", "diag+norm"], "options": {"diag": {"block": 32}}}
     config = preset("transnormer_t1_lm_small", **fields)
@@ -80,6 +109,15 @@ def test_overrides_replace_fields_and_extend_options():
     assert config.layers == ("norm", "diag+norm")
     assert config.options == {"diag": {"kind": "rela", "block": 32}, "norm": {"phi": "elu"}}
     assert model_config({"preset": "transnormer_t1_lm_small", **fields}) == config
+
+
+def test_what_is_built_for_a_length_is_built_for_that_of_the_model():
+    assert preset("cosformer_lm").options == {"cosformer": {"max_length": 512}}
+    for system in ("cosformer", "linformer"):
+        assert preset(f"{system}_lra", max_length=5000).options == {system: {"max_length": 5000}}
+        own = {system: {"max_length": 100}}
+        assert preset(f"{system}_lra", max_length=5000, options=own).options == own
+    assert count("linformer_lra", max_length=1024) == 370_562 - 3072 * 64 + 2 * 2 * 128 * 1024
 
 
 def test_a_resolved_table_is_a_fixed_point(kind):

@@ -147,7 +147,7 @@ def test_what_it_cannot_do() -> None:
     q = torch.zeros(1, 1, 4, 2)
     with pytest.raises(UnsupportedError, match="causal=True"):
         linear_attention(q, q, q, causal=False, log_decay=torch.zeros(1))
-    with pytest.raises(UnsupportedError, match="does not implement"):
+    with pytest.raises(UnsupportedError, match="'triton' cannot run this linear_attention: widths are 2 and 2"):
         linear_attention(q, q, q, backend="triton")
     ids = torch.zeros(1, 4, dtype=torch.long)
     with pytest.raises(UnsupportedError, match="causal=True"):

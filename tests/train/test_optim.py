@@ -82,3 +82,12 @@ def test_gradients_are_divided_and_clipped():
     assert finish_gradients(net, 1, clip=9.0) == pytest.approx(0.5)
     gradients(net, 0.0)
     assert finish_gradients(net, 1, clip=0.5) == 0
+
+
+def test_entries_are_clipped_by_their_value():
+    net = model()
+    gradients(net, 6.0)
+    net[0].weight.grad[0, 0] = -0.2
+    finish_gradients(net, 2, 0.0, clip_value=1.0)
+    assert float(net[0].weight.grad[0, 0]) == pytest.approx(-0.1)
+    assert float(net[0].weight.grad[1, 0]) == float(net[2].bias.grad[0]) == 1.0

@@ -9,6 +9,12 @@ from linnet.train.run import dry_run
 TEXT = "A line of real words , with a comma .\n\nAnother line : it says 17 things .\n" * 60
 
 
+ARENA = {  # what a recipe of the arena needs here besides its own data
+    "lra/listops": ["data.count=20"],
+    "lra/pathfinder": ["data.count=10"],
+}
+
+
 @pytest.fixture
 def data(tmp_path):
     """A folder of WikiText's layout, and a text file."""
@@ -23,8 +29,14 @@ def test_every_recipe_builds(name, data, data_dir, tmp_path):
     config = load_recipe(name)
     if getattr(config.data, "tokenizer", None) == "gpt2":
         data_dir("gpt2-bpe")
+    if name == "lra/retrieval":
+        for split in ("train", "eval", "test"):
+            (data / f"new_aan_pairs.{split}.tsv").write_text("1\ta\tb\tone text\tanother\n")
+    elif name.startswith("lra/") and name not in ARENA:
+        data_dir({"text": "imdb", "image": "cifar10-gray", "retrieval_small": "aan-small"}[name[4:]])
     path = {"wikitext": str(data), "text": str(data / "my.txt")}.get(getattr(config.data, "corpus", "none"))
-    sets = [f"data.path={path}"] if path else []
+    path = str(data) if name == "lra/retrieval" else path
+    sets = [*([f"data.path={path}"] if path else []), *ARENA.get(name, [])]
     plan = dry_run(load_recipe(name, sets), Screen(quiet=True))
     assert plan["parameters"] > 0
     assert plan["tokens"] > 0
@@ -54,3 +66,24 @@ def test_the_masked_model_of_transnormer_is_that_of_table_13():
 def test_the_smoke_run_is_what_it_is_said_to_be():
     train = load_recipe("smoke").train
     assert (train.steps, train.save_every) == (60, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "batch", "lr", "warmup"),
+    [
+        ("text", 4000, 32, 1e-4, 80),
+        ("listops", 2000, 32, 1e-4, 1000),
+        ("retrieval", 4000, 16, 2e-4, 800),
+        ("pathfinder", 1024, 128, 2e-4, 312),
+        ("image", 1024, 256, 1e-4, 175),
+    ],
+)
+def test_the_arena_is_set_up_as_in_the_paper(name, context, batch, lr, warmup):
+    config = load_recipe(f"lra/{name}")
+    train = config.train
+    assert (config.task, config.data.context, config.data.rules) == (f"lra/{name}", context, "lra")
+    assert (train.steps, train.batch, train.lr, train.warmup) == (50_000, batch, lr, warmup)
+    assert train.schedule == "one_cycle"
+    assert (train.warmup_lr, train.min_lr) == (pytest.approx(lr / 25), pytest.approx(lr / 25e4))
+    assert (train.betas, train.peak_beta1, train.eps) == ((0.95, 0.999), 0.85, 1e-6)
+    assert (train.weight_decay, train.clip, train.clip_value) == (0.0, 0.0, 1.0)

@@ -3,9 +3,10 @@
 from itertools import pairwise
 
 import pytest
+import torch
 
 from linnet.config import TrainConfig, load_recipe
-from linnet.train.schedule import learning_rate
+from linnet.train.schedule import first_beta, learning_rate
 
 
 def rates(train: TrainConfig, *updates: int) -> list[float]:
@@ -50,7 +51,7 @@ def test_cosine_is_a_half_wave_that_ends_at_the_last_update():
     assert rates(train, 36) == pytest.approx([0.2 + 0.8 * (2 + 2**0.5) / 4])  # a quarter of the way
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine", "inverse_sqrt", "polynomial"])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "inverse_sqrt", "polynomial", "one_cycle"])
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (1, 1), (5, 5), (7, 0), (40, 8)])
 def test_every_rate_is_usable_and_falls_after_the_warm_up(schedule, steps, warmup):
     train = TrainConfig(steps=steps, warmup=warmup, warmup_lr=0.01, schedule=schedule, lr=0.5, min_lr=0.01)
@@ -58,3 +59,26 @@ def test_every_rate_is_usable_and_falls_after_the_warm_up(schedule, steps, warmu
     assert all(0 < rate <= 0.5 for rate in found)
     late = found[warmup:]
     assert late == sorted(late, reverse=True)
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(50, 10), (7, 3), (200, 20)])
+def test_one_cycle_is_that_of_torch(steps, warmup):
+    lr = 1e-4
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.AdamW([parameter], lr, betas=(0.9, 0.999))
+    share = warmup / steps
+    theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, steps, pct_start=share, anneal_strategy="linear")
+    train = TrainConfig(
+        steps=steps, warmup=warmup, lr=lr, warmup_lr=lr / 25, min_lr=lr / 25 / 1e4,
+        schedule="one_cycle", betas=(0.95, 0.999), peak_beta1=0.85,
+    )  # fmt: skip
+    for n in range(1, steps + 1):
+        (group,) = optimizer.param_groups
+        assert learning_rate(train, n) == pytest.approx(group["lr"], rel=1e-9), n
+        assert first_beta(train, n) == pytest.approx(group["betas"][0], rel=1e-9), n
+        optimizer.step()
+        theirs.step() if n < steps else None
+
+
+def test_the_first_beta_stays_unless_it_is_told_to_move():
+    assert first_beta(TrainConfig(betas=(0.8, 0.9)), 5) == 0.8

@@ -34,15 +34,33 @@ def tiny(monkeypatch, tmp_path):
 
 def test_the_first_seed_of_every_row_comes_first() -> None:
     order = [(trial.row.name, trial.seed) for trial in trials(STUDIES["transnormer-table4"], "cpu")]
-    assert [seed for _, seed in order] == [0] * 10 + [1] * 3 + [2] * 3
-    assert order[10:13] == [("T2", 1), ("vanilla", 1), ("vanilla with LRPE", 1)]
+    assert [seed for _, seed in order] == [0] * 15 + [1] * 3 + [2] * 3
+    assert order[15:18] == [("T2", 1), ("vanilla", 1), ("vanilla with LRPE", 1)]
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES))
 def test_runs_differ_in_the_model_and_the_seed_alone(name: str) -> None:
     for scale in STUDIES[name].recipes:
-        configs = [trial.config for trial in trials(STUDIES[name], scale)]
-        assert len({(c.data.model_dump_json(), c.train.model_dump_json(), c.task) for c in configs}) == 1
+        configs: dict[str, set[tuple[str, str, int]]] = {}
+        for trial in trials(STUDIES[name], scale):
+            c, own = trial.config, {"steps", "pretrain_steps"}
+            steps = c.train.steps + (c.train.pretrain_steps or c.train.steps) * c.pretrain
+            settings = (c.data.model_dump_json(), c.train.model_dump_json(exclude=own), steps)
+            configs.setdefault(c.task, set()).add(settings)
+        assert all(len(found) == 1 for found in configs.values())
+
+
+def test_the_arena_runs_every_system_on_every_task_at_the_papers_size() -> None:
+    tasks: dict[str, list[str]] = {}
+    for trial in trials(STUDIES["transnormer-table6"], "paper"):
+        assert trial.config.train.steps == 50_000
+        assert trial.config.model["preset"].endswith("_lra")
+        tasks.setdefault(trial.config.task, []).append(trial.row.name)
+    assert set(tasks) == {f"lra/{name}" for name in ("listops", "text", "retrieval", "pathfinder", "image")}
+    assert all({"T1", "T2", "vanilla"} <= set(names) == set(tasks["lra/text"]) for names in tasks.values())
+    names = [trial.name for trial in trials(STUDIES["transnormer-table6"], "cpu")]
+    assert len(names) == len(set(names))
+    assert {"listops-T2-seed2", "text-vanilla-seed0", "retrieval_small-1-elu-seed0"} <= set(names)
 
 
 def test_a_study_goes_on_and_renders(tiny: Path) -> None:
@@ -69,6 +87,10 @@ def test_recall_is_of_every_causal_mechanism() -> None:
     causal = [name for name in linnet.list_attention() if linnet.describe_attention(name)["causal"]]
     assert found == [(name, seed, ["diag", name]) for seed in range(3) for name in causal]
     assert len({trial.name for trial in trials(STUDIES["recall"], "cpu")}) == len(found)
+    config = next(trials(STUDIES["recall"], "cpu")).config
+    for options in config.model["options"].values():  # nothing local holds a sample, and nothing is longer than one
+        assert all(size <= config.data.context // 4 for name, size in options.items() if name != "max_length")
+    assert config.model["options"]["cosformer"] == {"max_length": config.data.context}
 
 
 def test_a_study_of_recall_renders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,159 @@
+"""Results of the Long Range Arena as tables and figures: accuracy by task, speed by length, and both with memory."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from linnet.analysis.figures import Figure, Series
+from linnet.errors import LinnetError
+
+Record = dict[str, Any]
+TASKS = ("lra/text", "lra/listops", "lra/retrieval", "lra/retrieval_small", "lra/pathfinder", "lra/image")
+
+
+def accuracies(records: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
+    """Test accuracy in percent of each seed, by system and task; the best systems first."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for record in sorted(records, key=lambda record: record["seed"]):
+        by_task = found.setdefault(record["row"], {})
+        by_task.setdefault(record["config"]["task"], []).append(100 * record["test"]["accuracy"])
+    return dict(sorted(found.items(), key=lambda item: -_average(item[1])))
+
+
+def _average(by_task: dict[str, list[float]]) -> float:
+    """The mean over tasks of the mean over seeds."""
+    return statistics.fmean(statistics.fmean(values) for values in by_task.values())
+
+
+def accuracy_table(records: Sequence[Record]) -> str:
+    """One line a system, one column a task; an average where every system has every task."""
+    rows = accuracies(records)
+    tasks = [task for task in TASKS if any(task in row for row in rows.values())]
+    whole = len(tasks) > 1 and all(task in row for row in rows.values() for task in tasks)
+    heads = ["system", *(task.removeprefix("lra/") for task in tasks), *(["average"] if whole else [])]
+    lines = [f"| {' | '.join(heads)} |", f"| --- |{' --: |' * (len(heads) - 1)}"]
+    for name, row in rows.items():
+        cells = [name, *(_spread(row.get(task, [])) for task in tasks), *([f"{_average(row):.2f}"] if whole else [])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _budget(records, tasks)])
+
+
+def _spread(values: Sequence[float]) -> str:
+    """A mean, and the range of several seeds."""
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.2f} to {max(values):.2f}, {len(values)} seeds)"
+
+
+def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
+    """What was spent on each task; refused where the runs on one did not get the same."""
+    parts = []
+    for task in tasks:
+        budgets = {_spent(record["config"]) for record in records if record["config"]["task"] == task}
+        if len(budgets) != 1:
+            raise LinnetError(f"the runs on {task} had different budgets: {sorted(budgets)}")
+        ((steps, batch, context),) = budgets
+        parts.append(f"{task.removeprefix('lra/')} {steps:,} steps of {batch} sequences of up to {context:,} tokens")
+    first = records[0]
+    versions = f"linnet {first['environment']['linnet']}, torch {first['environment']['torch']}"
+    return (
+        f"Test accuracy in percent, of the checkpoint with the best validation accuracy. Each run: {'; '.join(parts)}; "
+        f"{versions}. Steps of pretraining are counted. Command: `{first['command']}`."
+    )
+
+
+def _spent(config: Record) -> tuple[int, int, int]:
+    """Updates, those of pretraining too, samples of each, and their length."""
+    train = config["train"]
+    before = (train["pretrain_steps"] or train["steps"]) if config.get("pretrain") else 0
+    return train["steps"] + before, train["batch"] * train["accumulate"], config["data"]["context"]
+
+
+def accuracy_curves(records: Sequence[Record], note: str) -> list[Figure]:
+    """Validation accuracy against steps, the mean over seeds, one figure a task."""
+    figures = []
+    for task in [task for task in TASKS if any(record["config"]["task"] == task for record in records)]:
+        lines: dict[str, dict[int, list[float]]] = {}
+        for record in records:
+            if record["config"]["task"] == task:
+                curve = lines.setdefault(record["row"], {})
+                for entry in record["curve"]:
+                    if entry["split"] == "valid":
+                        curve.setdefault(entry["step"], []).append(100 * entry["accuracy"])
+        series = [
+            Series(name, sorted(curve), [statistics.fmean(curve[step]) for step in sorted(curve)])
+            for name, curve in lines.items()
+        ]
+        figures.append(Figure(task.removeprefix("lra/"), "step", "validation accuracy, %", series, note=note))
+    return figures
+
+
+def speed_table(records: Sequence[Record]) -> str:
+    """Steps a second and what they are of vanilla's, in inference and training, by length."""
+    records = sorted(records, key=lambda record: record["tokens"])
+    names = [row["row"] for row in records[0]["rows"]]
+    lengths = [f"{record['tokens']:,}" for record in records]
+    lines = []
+    for kind in ("inference", "training"):
+        lines += [f"| {kind}, steps a second | {' | '.join(lengths)} |", f"| --- |{' --: |' * len(lengths)}"]
+        for name in names:
+            cells = [_speed(record, name, kind) for record in records]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append("")
+    lines += [f"| memory of a training step, MB | {' | '.join(lengths)} |", f"| --- |{' --: |' * len(lengths)}"]
+    for name in names:
+        cells = [f"{_row(record, name)['memory'] / 1e6:,.0f}" for record in records]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    about, busy = records[0]["environment"], max(record["others"] or 0.0 for record in records)
+    note = (
+        f"Batch {records[0]['batch']}, {about['threads']} threads on {about['cores']} cores ({about['machine']}), "
+        f"torch {about['torch']}, linnet {about['linnet']}; systems in turns, medians. In brackets: times vanilla's. "
+        f"Other programs kept up to {busy:.1f} cores busy meanwhile. Command: `{records[0]['command']}`."
+    )
+    return "\n".join([*lines, "", note])
+
+
+def _row(record: Record, name: str) -> Record:
+    """What was measured of one system at one length."""
+    return next(row for row in record["rows"] if row["row"] == name)
+
+
+def _speed(record: Record, name: str, kind: str) -> str:
+    """Steps a second, and how many times vanilla's that is."""
+    mine, rows = _row(record, name)[kind], [row["row"] for row in record["rows"]]
+    ratio = f" ({mine / _row(record, 'vanilla')[kind]:.2f})" if "vanilla" in rows and name != "vanilla" else ""
+    return f"{mine:.3g}{ratio}"
+
+
+def speed_curves(records: Sequence[Record], note: str) -> list[Figure]:
+    """Steps a second against length."""
+    records = sorted(records, key=lambda record: record["tokens"])
+    x = [record["tokens"] for record in records]
+    names = [row["row"] for row in records[0]["rows"]]
+    return [
+        Figure(
+            kind.capitalize(),
+            "tokens",
+            "steps a second",
+            [Series(name, x, [_row(record, name)[kind] for record in records]) for name in names],
+            log_x=True,
+            log_y=True,
+            note=note,
+        )
+        for kind in ("inference", "training")
+    ]
+
+
+def circles(scores: Sequence[Record], speeds: Sequence[Record], tokens: int, note: str) -> Figure:
+    """Accuracy against training speed, systems as circles whose area is their memory."""
+    by_system = accuracies(scores)
+    measured = next((record for record in speeds if record["tokens"] == tokens), None)
+    if measured is None:
+        raise LinnetError(f"the speeds have no row of {tokens:,} tokens")
+    rows = [row for row in measured["rows"] if row["row"] in by_system]
+    series = [
+        Series(row["row"], [row["training"]], [_average(by_system[row["row"]])], sizes=[row["memory"]]) for row in rows
+    ]
+    title = f"Score, speed and memory at {tokens:,} tokens"
+    return Figure(title, "training steps a second", "test accuracy, %", series, log_x=True, note=note)

@@ -1,0 +1,117 @@
+"""Heat maps of attention weights: packed as text for a JSON file or a page, and drawn by matplotlib as a grid.
+
+A weight is kept as the logarithm of its size in 15 bits and its sign, relative to the largest of its map; what is below
+e^-14 of that counts as 0. So a map of 256 tokens takes 175 kB, and its small weights are not lost.
+"""
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.analysis.figures import FORMATS, STYLE, check_target
+from linnet.errors import InputError, LinnetError
+from linnet.storage import write_atomic
+
+LEVELS = 32767
+RANGE = 14.0  # natural logarithms
+SEQUENTIAL, DIVERGING = "cividis", "PuOr"  # both told apart by color-blind readers
+Map = NDArray[np.float64]
+
+
+def pack(weights: Map) -> dict[str, Any]:
+    """A map (n,n) as plain JSON."""
+    size = np.abs(weights)
+    high = math.log(size.max()) if size.any() else 0.0
+    with np.errstate(divide="ignore"):
+        level = np.round((np.log(size) - high) / RANGE * (LEVELS - 1)) + LEVELS  # 1 to LEVELS
+    code = (np.where(level >= 1, level, 0) * np.sign(weights)).astype("<i2")
+    return {"size": len(weights), "high": high, "data": base64.b64encode(code.tobytes()).decode()}
+
+
+def unpack(packed: Mapping[str, Any]) -> Map:
+    """The map again; what is no packed map is a one-line error."""
+    try:
+        code = np.frombuffer(base64.b64decode(packed["data"], validate=True), "<i2").astype(np.float64)
+        size = np.exp(packed["high"] + (np.abs(code) - LEVELS) / (LEVELS - 1) * RANGE) * np.sign(code)
+        return size.reshape(packed["size"], packed["size"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise LinnetError(f"an attention map is damaged: {error}") from None
+
+
+def shrink(packed: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """A packed map of at most `size` rows, pooled as `attention_map` does; a damaged one is a one-line error."""
+    weights = unpack(packed)
+    n = len(weights)
+    if n <= size:
+        return {key: packed[key] for key in ("size", "high", "data")}
+    starts = -(-np.arange(size) * n // size)
+    counts = np.diff([*starts, n])[:, None]
+    return pack(np.add.reduceat(np.add.reduceat(weights, starts, axis=1), starts, axis=0) / counts)
+
+
+def save_maps(grid: Sequence[tuple[str, Sequence[Map]]], path: str | Path, note: str = "") -> None:
+    """Draw rows of maps, one row a layer with its name and one map a head, into a PNG, PDF or SVG file."""
+    check_target(path)
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure as Canvas
+    except ImportError:
+        raise InputError("a figure needs matplotlib: pip install 'linnet[report]'") from None
+    columns = max(len(maps) for _, maps in grid)
+    kind = Path(path).suffix.lower()
+    with matplotlib.rc_context(STYLE):
+        canvas = Canvas(figsize=(1.9 * columns + 1.2, 1.9 * len(grid) + 0.6), layout="constrained", dpi=200)
+        axes = canvas.subplots(len(grid), columns, squeeze=False)
+        for signed in (False, True):  # a scale each, so that one signed layer does not fade the others
+            chosen = [i for i, (_, maps) in enumerate(grid) if any((m < 0).any() for m in maps) == signed]
+            colors = _colors([m for i in chosen for m in grid[i][1]], signed)
+            image = None
+            for i in chosen:
+                image = _draw_row(axes[i], *grid[i], colors)
+            if image is not None:
+                bar = canvas.colorbar(image, ax=axes[chosen], shrink=0.6, aspect=30)
+                bar.set_label("weight" if signed else "log10 of the weight", fontsize=8)
+        canvas.supxlabel(f"key (columns), query (rows){'; ' if note else ''}{note}", fontsize=7, color="#555555")
+        written = io.BytesIO()
+        canvas.savefig(written, format=kind[1:], metadata=dict(FORMATS[kind]))
+    write_atomic(path, written.getvalue())
+
+
+def _draw_row(panels: Any, name: str, maps: Sequence[Map], colors: Mapping[str, Any]) -> Any:
+    """The maps of one layer side by side; the last of the pictures."""
+    image = None
+    for head, panel in enumerate(panels):
+        panel.set_xticks([])
+        panel.set_yticks([])
+        panel.set_visible(head < len(maps))
+        if head < len(maps):
+            image = panel.imshow(_shown(maps[head], colors), interpolation="nearest", **colors)
+            panel.set_title(f"head {head}", fontsize=7, color="#555555")
+    panels[0].set_ylabel(name, parse_math=False)
+    return image
+
+
+def _colors(maps: Sequence[Map], signed: bool) -> dict[str, Any]:
+    """One scale for all maps: of logarithms, from the first to the last percent; symmetric where some are negative."""
+    sizes = np.abs(np.concatenate([np.zeros(0), *(m.ravel() for m in maps)]))
+    sizes = sizes[sizes > 0] if (sizes > 0).any() else np.ones(1)
+    if signed:
+        most = float(np.percentile(sizes, 95))
+        return {"cmap": DIVERGING, "vmin": -most, "vmax": most}
+    low, high = (float(x) for x in np.percentile(np.log10(sizes), (1, 99.5)))
+    middle, half = (low + high) / 2, max(high - low, 0.5) / 2
+    return {"cmap": SEQUENTIAL, "vmin": middle - half, "vmax": middle + half}
+
+
+def _shown(weights: Map, colors: Mapping[str, Any]) -> Map:
+    """What a color stands for: the logarithm of a weight, or a signed weight itself."""
+    if colors["cmap"] == DIVERGING:
+        return weights
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log10(weights), colors["vmin"])

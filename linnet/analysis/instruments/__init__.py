@@ -1,0 +1,1 @@
+"""Instruments: what attention weights and gradients say about why a model works or fails, one file each."""

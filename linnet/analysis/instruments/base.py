@@ -1,0 +1,184 @@
+"""What every instrument reads and says: attention weights by rows, so that long sequences fit, and numbers by head.
+
+A `View` is the attention of one layer on B sequences of N tokens. It comes from plain weights, from a mixer and its
+input, or from each layer of a model on a text. An instrument turns a view into numbers of shape (B, H, ...).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from linnet.attention.base import Core, Mixer
+from linnet.attention.rows import Kernel, kernel_rows
+from linnet.errors import InputError
+from linnet.models.backbone import Model
+
+ENTRIES = 1 << 20  # weights that are read at a time: 8 MiB in float64
+HELD = 1 << 22  # weights that are kept once they are read
+TOLERANCE = 1e-3  # how far from one the sum of a normalized row may be
+HALF_TOLERANCE = 3e-2  # of half precision
+
+
+@dataclass(frozen=True)
+class View:
+    """The weights A of one layer, (B,H,N,N), by rows; `core`, q, k and v where they come from a mechanism."""
+
+    name: str
+    shape: tuple[int, int, int]  # B, H, N
+    causal: bool
+    read: Callable[[int, int], Tensor]  # rows from start to stop: (B, H, stop - start, N)
+    core: Core | None = None
+    q: Tensor | None = None
+    k: Tensor | None = None
+    v: Tensor | None = None
+
+    def rows(self) -> Iterator[tuple[int, Tensor]]:
+        """(start, the rows from there) in float64, as the mechanism has them."""
+        B, H, N = self.shape
+        size, held = max(1, ENTRIES // (B * H * N)), B * H * N * N <= HELD
+        for start in range(0, N, size):
+            stop = min(start + size, N)
+            yield start, self._whole[:, :, start:stop] if held else self.part(start, stop)
+
+    @cached_property
+    def _whole(self) -> Tensor:
+        return self.part(0, self.shape[2])
+
+    def part(self, start: int, stop: int) -> Tensor:
+        """Rows in float64, once they are known to be numbers."""
+        with torch.no_grad():
+            kernel = self.kernel  # made once, where `read` would make it for each part
+            A = self.read(start, stop) if kernel is None else kernel_rows(kernel, self.causal, start, stop)
+        A = A.cpu().double()
+        if not bool(A.isfinite().all()):
+            raise InputError(f"{self.name}: a weight is NaN or infinite: there is nothing to measure")
+        return A
+
+    def stochastic(self) -> Iterator[tuple[int, Tensor]]:
+        """(start, rows divided by their sum); a row whose sum is 0 is NaN, and is left out of every mean."""
+        for start, A in self.rows():
+            total = A.sum(dim=-1, keepdim=True)
+            yield start, A / torch.where(total == 0, torch.nan, total)
+
+    def positive(self) -> Iterator[tuple[int, Tensor]]:
+        """(start, absolute values of the rows divided by their sum)."""
+        for start, A in self.rows():
+            total = A.abs().sum(dim=-1, keepdim=True)
+            yield start, A.abs() / torch.where(total == 0, torch.nan, total)
+
+    @cached_property
+    def signed(self) -> bool:
+        """Whether a weight is negative."""
+        return any(bool((A < 0).any()) for _, A in self.rows())
+
+    @cached_property
+    def normalized(self) -> bool:
+        """Whether each row sums to one."""
+        return all(float((A.sum(dim=-1) - 1).abs().max()) <= TOLERANCE for _, A in self.rows())
+
+    @cached_property
+    def seen(self) -> Tensor:
+        """How many keys the direction of the layer lets each query see: (N,)."""
+        N = self.shape[2]
+        return torch.arange(1.0, N + 1, dtype=torch.float64) if self.causal else torch.full((N,), N).double()
+
+    @cached_property
+    def kernel(self) -> Kernel | None:
+        """The features of the mechanism, where it has some."""
+        if self.core is None or self.q is None or self.k is None:
+            return None
+        with torch.no_grad():
+            found = self.core.kernel(self.q, self.k)
+        return found and Kernel(found.phi_q.cpu(), found.phi_k.cpu(), found.divided)
+
+
+class Instrument:
+    """One measurement: `measure` gives tensors (B,H,...) by name, of which `shows` are those to put into a table."""
+
+    name: ClassVar[str]  # set by the registry
+    what: ClassVar[str]  # in one line
+    paper: ClassVar[str]
+    shows: ClassVar[dict[str, str]]  # values with one number a head: name -> heading
+    reads: ClassVar[str] = "weights"  # or "gradients": the records of a run
+    usual: ClassVar[bool] = True  # whether it is measured when none is named
+
+    def refusal(self, view: View) -> str | None:
+        """Why this view cannot be measured, or None."""
+        return None
+
+    def note(self, view: View) -> str | None:
+        """What a reader must know about the numbers of this view, or None."""
+        return None
+
+    def measure(self, view: View) -> dict[str, Tensor]:
+        """The numbers of a view."""
+        raise NotImplementedError
+
+
+def mean_of_rows(values: list[Tensor]) -> Tensor:
+    """(B,H) mean over all rows, given parts (B,H,R); rows that are NaN do not count."""
+    return torch.cat(values, dim=2).nanmean(dim=2)
+
+
+def of_weights(weights: Tensor, causal: bool = False) -> View:
+    """Plain weights (..., N, N) as a view whose heads are all leading axes; rows must be finite and sum to one."""
+    if not isinstance(weights, Tensor) or not weights.is_floating_point():
+        kind = weights.dtype if isinstance(weights, Tensor) else type(weights).__name__
+        raise InputError(f"weights are {kind}: they must be a tensor of floating point numbers")
+    shape = tuple(weights.shape)
+    if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
+        raise InputError(f"weights have shape {shape}: it must be (..., N, N) with N of at least 1")
+    flat = weights.detach().reshape(1, -1, *shape[-2:])
+    view = View("weights", (1, flat.shape[1], shape[-1]), causal, lambda start, stop: flat[:, :, start:stop])
+    allowed = TOLERANCE if weights.dtype in (torch.float32, torch.float64) else HALF_TOLERANCE
+    for _, A in view.rows():
+        total = A.sum(dim=-1)
+        worst = float(total.flatten()[(total - 1).abs().argmax()])
+        if abs(worst - 1) > allowed:
+            raise InputError(f"a row of the weights sums to {worst:.6g}: each must sum to 1 (divide rows by their sum)")
+    return view
+
+
+def of_mixer(mixer: nn.Module, x: Tensor, name: str = "mixer") -> View:
+    """The attention of a mixer on its input x (B,N,M), in evaluation mode."""
+    if mixer.training:
+        raise InputError(f"{name} is in training mode, where its weights are random: call eval() first")
+    with torch.no_grad():
+        if not isinstance(mixer, Mixer):  # a gated unit has no core: its weights are read as one
+            whole: Tensor = mixer.weights(x)  # type: ignore[operator]
+            B, H, N, _ = whole.shape
+            return View(name, (B, H, N), bool(mixer.causal), lambda start, stop: whole[:, :, start:stop])
+        q, k, v = mixer._split(x)
+    core = mixer.core
+    shape = (q.shape[0], q.shape[1], q.shape[2])
+    return View(name, shape, core.causal, lambda start, stop: core.rows(q, k, start, stop), core, q, k, v)
+
+
+def of_model(model: nn.Module, ids: Tensor) -> list[View]:
+    """The attention of every mechanism of a model in evaluation mode on ids (B,N), first layer first."""
+    if not isinstance(model, Model):
+        raise InputError(f"{type(model).__name__} has no attention of linnet: there is nothing to measure")
+    if model.training:
+        raise InputError("the model is in training mode, where its weights are random: call eval() first")
+    inputs: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        return lambda module, args: inputs.update({name: args[0].detach()})
+
+    mixers = {
+        f"layer {i} {label}": mixer
+        for i, (block, layer) in enumerate(zip(model.blocks, model.config.layers, strict=True))
+        for label, mixer in zip(layer.split("+"), block.mixers, strict=True)
+    }
+    handles = [mixer.register_forward_pre_hook(keep(name)) for name, mixer in mixers.items()]
+    try:
+        with torch.no_grad():
+            model.features(ids)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [of_mixer(mixers[name], x, name) for name, x in inputs.items()]

@@ -1,0 +1,127 @@
+"""BigBird (arXiv 2007.14062): softmax attention over a window, a few global and a few random blocks of keys.
+
+Tokens are taken in blocks of w. A block of queries sees its own block and its two neighbors, the first and the last
+block, and random ones, other for each head; the first and the last block see everything.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from linnet.attention.base import Core
+from linnet.config import Settings
+from linnet.ops.block import Rule, dense, pick, turns
+from linnet.ops.draws import below, draw, new_seed
+from linnet.ops.layout import Layout, layout, visible
+from linnet.registry import ATTENTION
+
+NONE = 2**31  # the number of a block that is not there
+
+
+class BigBirdOptions(Settings):
+    """`block` is w; `random` is the number of random blocks that a block of queries sees."""
+
+    block: Annotated[int, Field(ge=1, le=2**20)] = 64
+    random: Annotated[int, Field(ge=0, le=64)] = 3
+
+
+@ATTENTION.add("bigbird")
+class BigBirdAttention(Core):
+    """Window, global and random blocks."""
+
+    what = "softmax over a window, two global and three random blocks"
+    paper = "Big Bird: Transformers for Longer Sequences, NeurIPS 2020, arXiv 2007.14062"
+    cost = "N w D"
+    causal_form = False
+    packed = False
+    seed: Tensor
+    Options = BigBirdOptions
+    options: BigBirdOptions
+
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: BigBirdOptions) -> None:
+        super().__init__(heads, head_dim, causal, options)
+        self.register_buffer("seed", new_seed())
+
+    def _seen(self, where: Layout, B: int) -> tuple[Tensor, Tensor]:
+        """The blocks that each block of queries sees, (B,H,n,5+random), NONE where there is none; the last, (B,)."""
+        n = -(-where.position.shape[-1] // self.options.block)
+        i = torch.arange(n, device=self.seed.device)
+        length = torch.as_tensor(where.length, device=i.device).expand(B)
+        last = ((length - 1) // self.options.block).clamp(min=0)
+        end, head = last[:, None, None], torch.arange(self.heads, device=i.device)[:, None]
+        seen: list[Tensor] = []
+        for block in (torch.zeros_like(i), end, i - 1, i, i + 1):
+            block = block.expand(B, self.heads, n)
+            seen.append(self._unless(block, (block < 0) | (block > end), seen))
+        for d in range(self.options.random):
+            taken = torch.stack(seen, dim=-1).sort(dim=-1).values
+            free = end + 1 - (taken != NONE).sum(dim=-1)
+            # One of the free blocks: its rank among them, moved past each taken block that lies before it.
+            block = below(draw(self.seed, head, i, torch.full_like(i, d)), free.clamp(min=1))
+            for other in taken.unbind(dim=-1):
+                block = block + (block >= other)
+            seen.append(self._unless(block, free < 1, seen))
+        return torch.stack(seen, dim=-1), last
+
+    @staticmethod
+    def _unless(block: Tensor, absent: Tensor, seen: list[Tensor]) -> Tensor:
+        """`block`, but NONE where it is absent or among those seen already."""
+        for other in seen:
+            absent = absent | (block == other)
+        return block.masked_fill(absent, NONE)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        B, _, N, _ = q.shape
+        where = layout(B, N, key_mask, segments, q.device)
+        if where.real is None:
+            return self._blocks(q, k, v, torch.ones(B, N, dtype=torch.bool, device=q.device), where)
+        k, v = (x.masked_fill(~where.real[:, None, :, None], 0) for x in (k, v))
+        there, back = turns(where.real)
+        q, k, v = (pick(x, there) for x in (q, k, v))
+        return pick(self._blocks(q, k, v, where.real.gather(1, there), where), back)
+
+    def _blocks(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, where: Layout) -> Tensor:
+        """`attend` for rows that begin with their first real token."""
+        B, H, N, D = q.shape
+        w, rule = min(self.options.block, N), Rule("softmax", False, D**-0.5)  # one block is no longer than its row
+        seen, last = self._seen(where, B)  # (B, H, n, m), (B,)
+        n, m = seen.shape[2:]
+        q, k, v = (F.pad(x, (0, 0, 0, n * w - N)).unflatten(2, (n, w)) for x in (q, k, v))  # (B, H, n, w, .)
+        real = F.pad(real, (0, n * w - N))
+        index = seen.where(seen != NONE, 0).flatten(2)  # (B, H, n m)
+
+        def fetch(x: Tensor) -> Tensor:
+            """The blocks of x (B,H,n,w,.) that each block sees, one after another: (B,H,n,m w,.)."""
+            found = x.flatten(3).gather(2, index[..., None].expand(-1, -1, -1, x[0, 0, 0].numel()))
+            return found.view(B, H, n, m * w, -1)
+
+        held = fetch(real.view(B, 1, n, w, 1).expand(-1, H, -1, -1, -1)).view(B, H, n, m, w) & (seen != NONE)[..., None]
+        see = held.view(B, H, n, 1, m * w).expand(-1, -1, -1, w, -1)
+        o = dense(q, fetch(k), fetch(v), see, rule)  # M33
+        # The first and the last block of queries see every key.
+        ends = torch.stack([torch.zeros_like(last), last], dim=1)  # (B, 2)
+        edge = pick(q.flatten(3), ends).view(B, H, 2 * w, D)
+        see = real[:, None, None].expand(-1, 1, 2 * w, -1)
+        edge = dense(edge, k.flatten(2, 3), v.flatten(2, 3), see, rule).unflatten(2, (2, 1, w))
+        which = torch.arange(n, device=q.device)[:, None, None]
+        o = torch.where(which == 0, edge[:, :, 0], torch.where(which == last.view(B, 1, 1, 1, 1), edge[:, :, 1], o))
+        return o.flatten(2, 3)[:, :, :N]
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        B, H, N, D = q.shape
+        where = layout(B, N, key_mask, segments, q.device)
+        seen, last = self._seen(where, B)
+        block = torch.arange(seen.shape[2], device=q.device)
+        pairs = (seen[..., None] == block).any(dim=3)  # (B, H, n, n): whether the row's block sees the column's
+        pairs = pairs | (block == 0)[:, None] | (block == last[:, None])[:, None, :, None]
+        own = (where.position // self.options.block).expand(B, -1)[:, None]  # (B, 1, N)
+        pairs = pairs.gather(2, own[..., None].expand(-1, H, -1, len(block)))  # (B, H, N, n)
+        see = pairs.gather(3, own[:, :, None].expand(-1, H, N, -1)) & visible(where, False)
+        blind = ~see.any(dim=-1, keepdim=True)
+        scores = (q @ k.mT * D**-0.5).masked_fill(~(see | blind), -torch.inf)
+        return scores.softmax(dim=-1).masked_fill(~see, 0)  # M33

@@ -1,0 +1,150 @@
+"""FLASH-quad, the gated attention unit of "Transformer Quality in Linear Time" (arXiv 2202.10447), in quadratic form.
+
+One head whose output is gated by a second branch, so that the unit does the work of attention and FFN together:
+y = (U * A V) W_o with U = silu(x W_u), V = silu(x W_v), A = relu(q k^T / n + b)^2, q and k cheap maps of one narrow Z.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from linnet.attention.base import Core, Mixer
+from linnet.attention.rows import past
+from linnet.config import Settings
+from linnet.ops.layout import layout, visible
+from linnet.ops.positions import rotary_angles, rotate
+from linnet.ops.precision import accumulator, no_autocast
+from linnet.registry import ATTENTION
+
+Width = Annotated[int, Field(ge=1, le=2**20)]
+
+
+class GatedOptions(Settings):
+    """`key_width` is s of the paper, `value_width` e (None: twice the width); biases are learned below `reach`."""
+
+    key_width: Annotated[int, Field(ge=2, le=2**20, multiple_of=2)] = 128
+    value_width: Width | None = None
+    reach: Width = 512
+
+
+class DistanceBias(nn.Module):
+    """The bias of a score by its distance t - s: learned below `reach`, and a rotary term at any distance."""
+
+    def __init__(self, reach: int, D: int) -> None:
+        super().__init__()
+        self.reach = reach
+        self.table = nn.Parameter(0.02 * torch.randn(2 * reach - 1))
+        self.a = nn.Parameter(0.02 * torch.randn(D))
+        self.b = nn.Parameter(0.02 * torch.randn(D))
+
+    def forward(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        """(n,) biases of (n,) whole distances."""
+        a = self.a.to(dtype).expand(1, 1, len(distance), -1)
+        turned = rotate(a, rotary_angles(len(self.a), a.device), distance)[0, 0]  # (n, D)
+        entry = self.table.to(dtype)[(distance + self.reach - 1).clamp(0, 2 * self.reach - 2)]
+        return torch.where(distance.abs() < self.reach, entry, 0) + turned @ self.b.to(dtype)  # M25
+
+    def matrix(self, N: int, dtype: torch.dtype, start: int = 0, stop: int | None = None) -> Tensor:
+        """(N, N), or rows of it: the bias of distance t - s in row t and column s."""
+        falling = torch.arange(N - 1, -N, -1, device=self.a.device)
+        return self(falling, dtype).unfold(0, N, 1)[N - (stop or N) : N - start].flip(0)
+
+
+class GatedMixer(Mixer):
+    """The gated unit around its core: two wide branches of x, one of them a gate, and a narrow one for the scores."""
+
+    def __init__(self, core: Core, width: int, value_width: int) -> None:
+        nn.Module.__init__(self)  # its projections are not those of Mixer
+        self.core = core
+        self.enter = nn.Linear(width, value_width + core.head_dim)  # V and Z
+        self.gate = nn.Linear(width, value_width)  # U
+        self.out = nn.Linear(value_width, width)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier uniform for each of the four projections, biases 0."""
+        for weight in (*self.enter.weight.split(self._parts), self.gate.weight, self.out.weight):
+            nn.init.xavier_uniform_(weight)
+        for layer in (self.enter, self.gate, self.out):
+            nn.init.zeros_(layer.bias)
+
+    @property
+    def _parts(self) -> list[int]:
+        return [self.gate.out_features, self.core.head_dim]
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Z twice, as query and as key (B,1,N,s), and V (B,1,N,e)."""
+        v, z = silu(self.enter(x)).unsqueeze(1).split(self._parts, dim=3)
+        return z, z, v
+
+    def _merge(self, o: Tensor, x: Tensor) -> Tensor:
+        return self.out(silu(self.gate(x)) * o.squeeze(1))  # M26
+
+
+class GatedUnit(Core):
+    """What the two gated units share: one head, maps gamma * Z + beta, rotary positions, biases, the mixer."""
+
+    paper = "Transformer Quality in Linear Time, ICML 2022, arXiv 2202.10447"
+    packed = False
+    core_form = False
+    maps = 2  # of Z: queries first, then keys
+
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: GatedOptions) -> None:
+        super().__init__(heads, head_dim, causal, options)
+        self.gamma = nn.Parameter(0.02 * torch.randn(self.maps, head_dim))
+        self.beta = nn.Parameter(torch.zeros(self.maps, head_dim))
+        self.bias = DistanceBias(options.reach, head_dim)
+
+    @classmethod
+    def mixer(cls, width: int, heads: int, causal: bool, options: Settings) -> Mixer:
+        assert isinstance(options, GatedOptions)
+        core = cls(1, options.key_width, causal, options)
+        return GatedMixer(core, width, options.value_width or 2 * width)
+
+    def features(self, q: Tensor, k: Tensor, position: Tensor) -> list[Tensor]:
+        """The rotated maps gamma * z + beta in float32 or wider: half of them of q, then as many of k."""
+        wide = accumulator(q.dtype)
+        gamma, beta = self.gamma.to(wide), self.beta.to(wide)
+        theta = rotary_angles(self.head_dim, q.device)
+        sources = [q.to(wide)] * (self.maps // 2) + [k.to(wide)] * (self.maps // 2)
+        return [rotate(torch.addcmul(b, z, g), theta, position) for z, g, b in zip(sources, gamma, beta, strict=True)]
+
+
+@ATTENTION.add("flash_quad")
+class FlashQuadAttention(GatedUnit):
+    """Squared ReLU of scores that are divided by the number of visible tokens."""
+
+    what = "gated unit with squared ReLU scores over all keys, mixer only"
+    cost = "N^2 (s + e)"
+    recurrent = False
+    holds_weights = True
+    Options = GatedOptions
+    options: GatedOptions
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        real = layout(q.shape[0], q.shape[2], key_mask, segments, q.device).real
+        if real is not None:  # what stands in a masked token is never read, not even a NaN
+            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+        with no_autocast(v.device):
+            return self.dense(q, k, causal, key_mask, segments) @ v.to(accumulator(v.dtype))
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+        q, k = self.features(q, k, where.position)
+        see = visible(where, causal)
+        n = see.sum(dim=-1, keepdim=True).clamp(min=1)  # real tokens that a query sees
+        scores = q @ k.mT / n + self.bias.matrix(q.shape[2], q.dtype)
+        return torch.where(see, scores, 0).relu().square()  # M27
+
+    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+        N = q.shape[2]
+        q, k = self.features(q, k, torch.arange(N, device=q.device))
+        see = past(start, stop, N, q.device) if self.causal else torch.ones(1, N, dtype=torch.bool, device=q.device)
+        n = see.sum(dim=-1, keepdim=True)
+        scores = q[:, :, start:stop] @ k.mT / n + self.bias.matrix(N, q.dtype, start, stop)
+        return torch.where(see, scores, 0).relu().square()  # M27

@@ -1,0 +1,119 @@
+"""Informer (arXiv 2012.07436): ProbSparse attention, exact softmax for the few queries whose scores are most uneven.
+
+How uneven the scores of a query are is estimated from a sample of keys: their maximum less their mean. The queries
+with the largest of these attend to all keys; every other query gives the mean of the values.
+"""
+
+import math
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from linnet.attention.base import Core
+from linnet.config import Settings
+from linnet.ops.block import Rule, dense, pick, turns
+from linnet.ops.draws import below, draw, new_seed
+from linnet.ops.layout import layout, visible
+from linnet.ops.precision import FLOOR, accumulator, no_autocast
+from linnet.registry import ATTENTION
+
+ROWS = 128  # queries whose sampled keys are gathered at a time
+
+
+class InformerOptions(Settings):
+    """`factor`: c, so that c ceil(ln N) keys are sampled, and as many queries attend."""
+
+    factor: Annotated[int, Field(ge=1, le=2**20)] = 16
+
+
+@ATTENTION.add("informer")
+class InformerAttention(Core):
+    """Softmax for the most uneven queries, the mean of the values for the others."""
+
+    what = "softmax for the queries with the most uneven scores, the mean of the values for the rest"
+    paper = "Informer, AAAI 2021, arXiv 2012.07436"
+    cost = "N D log N"
+    causal_form = False
+    packed = False
+    seed: Tensor
+    Options = InformerOptions
+    options: InformerOptions
+
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: InformerOptions) -> None:
+        super().__init__(heads, head_dim, causal, options)
+        self.register_buffer("seed", new_seed())
+
+    def _budget(self, length: Tensor) -> Tensor:
+        """u = c ceil(ln n), of a row of n tokens, which has no more than n."""
+        return torch.minimum(self.options.factor * length.clamp(min=2).double().log().ceil().long(), length)
+
+    def _largest_budget(self, N: int) -> int:
+        """u of a row that fills N."""
+        return min(N, self.options.factor * math.ceil(math.log(max(N, 2))))
+
+    @torch.no_grad()
+    def _unevenness(self, q: Tensor, k: Tensor, real: Tensor, length: Tensor) -> Tensor:
+        """M (B,H,N) of rows that begin with their first real token; FLOOR for a masked query, or no real sample."""
+        N, wide = q.shape[2], accumulator(q.dtype)
+        number = torch.arange(self._largest_budget(N), device=q.device)
+        u, n = self._budget(length)[:, None, None], length[:, None, None]
+        parts = []
+        for first in range(0, N, ROWS):
+            token = torch.arange(first, min(first + ROWS, N), device=q.device)
+            index = below(draw(self.seed, token[:, None], number), n)  # (B, T, U): the keys that each query samples
+            held = (real.gather(1, index.flatten(1)).view_as(index) & (number < u))[:, None]
+            keys = pick(k, index.flatten(1)).unflatten(2, index.shape[1:]).to(wide)  # (B, H, T, U, D)
+            scores = (keys @ q[:, :, token, :, None].to(wide)).squeeze(-1) * self.head_dim**-0.5
+            mean = scores.masked_fill(~held, 0).sum(dim=-1) / held.sum(dim=-1).clamp(min=1)
+            top = scores.masked_fill(~held, FLOOR).amax(dim=-1)
+            parts.append(torch.where(held.any(dim=-1), top - mean, FLOOR))  # M34
+        return torch.cat(parts, dim=2).masked_fill(~real[:, None], FLOOR)
+
+    def _chosen(self, q: Tensor, k: Tensor, real: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries that attend, the most uneven first (B,H,U), and which of these count in their row."""
+        with no_autocast(q.device):
+            M = self._unevenness(q, k, real, length)
+        best = M.topk(self._largest_budget(q.shape[2]), dim=-1).indices
+        counts = torch.arange(best.shape[2], device=q.device) < self._budget(length)[:, None, None]
+        return best, counts & real[:, None].expand(-1, self.heads, -1).gather(2, best)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        B, _, N, _ = q.shape
+        where = layout(B, N, key_mask, segments, q.device)
+        length = torch.as_tensor(where.length, device=q.device).expand(B)
+        if where.real is None:
+            return self._rows(q, k, v, torch.ones(B, N, dtype=torch.bool, device=q.device), length)
+        k, v = (x.masked_fill(~where.real[:, None, :, None], 0) for x in (k, v))
+        there, back = turns(where.real)
+        q, k, v = (pick(x, there) for x in (q, k, v))
+        return pick(self._rows(q, k, v, where.real.gather(1, there), length), back)
+
+    def _rows(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, length: Tensor) -> Tensor:
+        """`attend` for rows that begin with their first real token."""
+        best, counts = self._chosen(q, k, real, length)
+        index = best[..., None]  # (B, H, U, 1)
+        see = real[:, None, None].expand(-1, 1, best.shape[2], -1)
+        rule = Rule("softmax", False, self.head_dim**-0.5)
+        sharp = dense(q.gather(2, index.expand(-1, -1, -1, q.shape[3])), k, v, see, rule)  # (B, H, U, E)
+        n = real.sum(dim=1).clamp(min=1)[:, None, None, None]
+        mean = (v.to(accumulator(v.dtype)).sum(dim=2, keepdim=True) / n).to(v.dtype)  # (B, H, 1, E)
+        sharp = torch.where(counts[..., None], sharp, mean)
+        return mean.expand_as(v).scatter(2, index.expand_as(sharp), sharp)
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        B, H, N, D = q.shape
+        where = layout(B, N, key_mask, segments, q.device)
+        see = visible(where, False).expand(B, 1, 1, N)
+        real = see.reshape(B, N)
+        there, back = turns(real)
+        length = torch.as_tensor(where.length, device=q.device).expand(B)
+        best, counts = self._chosen(pick(q, there), pick(k, there), real.gather(1, there), length)
+        sharp = torch.zeros(B, H, N, dtype=torch.bool, device=q.device).scatter(2, best, counts)
+        sharp = pick(sharp[..., None], back)  # (B, H, N, 1): the queries that attend
+        mean = see.to(q.dtype) / see.sum(dim=-1, keepdim=True).clamp(min=1)
+        scores = (q @ k.mT * D**-0.5).masked_fill(~see, FLOOR)
+        return torch.where(sharp, scores.softmax(dim=-1), mean)  # M35

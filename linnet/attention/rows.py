@@ -1,0 +1,80 @@
+"""Some rows of the weights at a time, for instruments that read texts too long for all of them."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+LARGEST = 300.0  # of the logarithm of a score, so that sums of scores stay finite
+
+
+class Kernel(NamedTuple):
+    """Features in float64: A_ts = phi_q_t . phi_k_s for visible s, divided by its sum over s where `divided`."""
+
+    phi_q: Tensor  # (B, H, N, F)
+    phi_k: Tensor
+    divided: bool
+
+
+class Rows(nn.Module):
+    """The part of a mechanism that instruments read."""
+
+    causal: bool
+    holds_weights = False  # whether `attend` holds all weights, so that a long text is read by rows
+
+    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        """The weights as their equation reads."""
+        raise NotImplementedError
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
+    ) -> Tensor:
+        """The weighted sum of the values, without the weights."""
+        raise NotImplementedError
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel | None:
+        """The features of an unpadded batch, where the weights are products of features."""
+        return None
+
+    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+        """Rows `start` to `stop` of `weights`, (B,H,stop-start,N), for an unpadded batch too long for all of them.
+
+        Without features they are the gradient of the output with respect to the values, so every mechanism has them.
+        """
+        B, H, N, _ = q.shape
+        features = self.kernel(q, k)
+        if features is not None:
+            return kernel_rows(features, self.causal, start, stop)
+        if stop - start == N:
+            return self.dense(q, k, self.causal, None, None)
+        v = q.new_zeros(B, H, N, stop - start, requires_grad=True)
+        with torch.enable_grad():
+            o = self.attend(q.detach(), k.detach(), v, self.causal, None, None)
+        chosen = torch.zeros_like(o)
+        chosen[:, :, start:stop] = torch.eye(stop - start, dtype=o.dtype, device=o.device)
+        return torch.autograd.grad(o, v, chosen)[0].mT
+
+
+def exponentials(log_q: Tensor, log_k: Tensor) -> Kernel:
+    """Features e^log_q and e^log_k, (B,H,N,F), that neither overflow nor vanish.
+
+    The largest key of a channel goes over to its queries, and a row whose scores leave e^-300 to e^300 is scaled.
+    """
+    most = log_k.amax(dim=2, keepdim=True)
+    log_q = log_q + most
+    row = log_q.amax(dim=3, keepdim=True)
+    return Kernel((log_q - row + row.clamp(-LARGEST, LARGEST)).exp(), (log_k - most).exp(), divided=True)
+
+
+def kernel_rows(kernel: Kernel, causal: bool, start: int, stop: int) -> Tensor:
+    """Rows `start` to `stop` of the weights of features."""
+    A = kernel.phi_q[:, :, start:stop] @ kernel.phi_k.mT
+    if causal:
+        A = torch.where(past(start, stop, A.shape[3], A.device), A, 0)
+    total = A.sum(dim=-1, keepdim=True)
+    return A / total.masked_fill(total == 0, 1) if kernel.divided else A
+
+
+def past(start: int, stop: int, N: int, device: torch.device) -> Tensor:
+    """Which of N keys the queries `start` to `stop` of a causal row see: (stop-start, N)."""
+    return torch.arange(N, device=device) <= torch.arange(start, stop, device=device)[:, None]

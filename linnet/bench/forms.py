@@ -1,0 +1,50 @@
+"""Forms of the same attentions in plain torch operations: what one would write without this library."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+CHUNK = 64
+A, B = 0.14855178144710912, -0.35487039130661086  # the constants of the LLN paper's released code
+EPS = 1e-8  # its default
+
+
+def chunked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal linear attention of all chunks at once: o = q S + tril(q k^T) v, with the state S before each chunk."""
+    N = q.shape[2]
+    q, k, v = (pad(x, (0, 0, 0, -N % CHUNK)).unflatten(2, (-1, CHUNK)) for x in (q, k, v))  # (B, H, n, C, .)
+    S = (k.mT @ v).cumsum(dim=2)  # (B, H, n, D, E), after each chunk
+    S = pad(S[:, :, :-1], (0, 0, 0, 0, 1, 0))
+    o = q @ S + (q @ k.mT).tril() @ v
+    return o.flatten(2, 3)[:, :, :N]
+
+
+def lln_as_released(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Bidirectional LLN: deviations of the whole tensor, maxima subtracted, a small number in the denominator."""
+    with torch.no_grad():
+        sigma_q, sigma_k = q.std(), k.std()
+        matched = (((sigma_q * sigma_k) ** 2 - B) / (2 * A)).sqrt()  # M13
+        alpha, beta = matched / sigma_q, matched / sigma_k
+    q, k = alpha * q, beta * k
+    phi_q = torch.exp(q - q.amax(dim=3, keepdim=True).detach())
+    phi_k = torch.exp(k - k.amax(dim=(2, 3), keepdim=True).detach())
+    num = phi_q @ (phi_k.mT @ v)
+    return num / (phi_q @ phi_k.sum(dim=2)[..., None] + EPS)
+
+
+def lln_diag_as_released(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The mean of `lln_as_released` and of softmax inside blocks of D tokens; N is a multiple of D."""
+    D = q.shape[3]
+    a, b, c = (x.unflatten(2, (-1, D)) for x in (q, k, v))  # (B, H, N/D, D, .)
+    near = (a @ b.mT * D**-0.5).softmax(dim=-1) @ c
+    return (lln_as_released(q, k, v) + near.flatten(2, 3)) / 2  # M15
+
+
+def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """torch's fused attention over all keys."""
+    return scaled_dot_product_attention(q, k, v)
+
+
+def causal_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """torch's fused attention over the keys up to each token."""
+    return scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -1,0 +1,62 @@
+"""The machine that is measured on: what it is, how it keeps memory, and how fast it multiplies and copies."""
+
+import ctypes
+import os
+import platform
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from linnet import __version__
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # the parameters of glibc's mallopt
+
+
+class Yardstick(NamedTuple):
+    """A call that does nothing but one thing, and how much of it: operations, or bytes read and written."""
+
+    call: Callable[[], object]
+    amount: int
+
+
+@lru_cache(maxsize=1)
+def yardsticks(size: int = 2048) -> dict[str, Yardstick]:
+    """The two limits of a machine: "gemm", float32 operations, and "copy", bytes from and to the memory."""
+    a, b, c = (torch.randn(size, size) for _ in range(3))
+    x = torch.zeros(16 * size * size)  # 256 MiB: larger than what is fast
+    y = torch.empty_like(x)
+    return {
+        "gemm": Yardstick(lambda: torch.mm(a, b, out=c), 2 * size**3),
+        "copy": Yardstick(lambda: y.copy_(x), 2 * x.numel() * x.element_size()),
+    }
+
+
+def keep_freed_memory() -> bool:
+    """Make this process keep what it frees, so that a fresh tensor costs no page faults; False where it cannot."""
+    try:
+        tune = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(tune(M_MMAP_MAX, 0)) and bool(tune(M_TRIM_THRESHOLD, -1))  # never
+
+
+def environment() -> dict[str, Any]:
+    """What the numbers depend on."""
+    return {
+        "linnet": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def spare_memory() -> int:
+    """Bytes that one job may take: half of what is free now, where the system tells, else 4 GiB."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (ValueError, OSError):
+        return 4 * 2**30

@@ -1,0 +1,191 @@
+"""The engine of every benchmark: groups of jobs that are compared with each other, measured and kept as rows.
+
+A job is JSON: it names what runs and its size. Jobs of a group take turns, with the machine's own limits (a product of
+matrices, a copy) among them; each peak of memory comes from a process of its own. A call may carry `facts` that go
+into its row. What is done is on the disk after each group, so a benchmark can be interrupted and goes on later.
+"""
+
+import contextlib
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from linnet.bench.machine import environment, spare_memory, yardsticks
+from linnet.bench.memory import Job, peak_server
+from linnet.bench.peers import MissingPeerError
+from linnet.bench.timing import take_turns, warm_up
+from linnet.errors import InputError, LinnetError
+from linnet.storage import read_json, write_json
+
+FORMAT = "linnet-bench-1"
+SLOW = 0.25  # seconds of a call from which on 3 samples must do
+SERIES = ("table", "case", "form", "pass")  # what stays the same while batch and tokens change
+Row = dict[str, Any]
+Work = Callable[[Job], Callable[[], object]]
+
+
+class Effort(NamedTuple):
+    """How thoroughly: rounds, seconds of a sample, the longest call that is measured, the width of the yardsticks.
+
+    A call of another library is left out at half that length already.
+    """
+
+    rounds: int
+    least: float
+    limit: float
+    yardstick: int
+
+
+class Group(NamedTuple):
+    """Jobs that are compared with each other; `memory`: their peaks are measured too."""
+
+    jobs: Sequence[Job]
+    memory: bool = False
+
+
+class Bench(NamedTuple):
+    """A benchmark: `module` serves the peaks of its jobs, `skipped` says what cannot run at all and why."""
+
+    name: str
+    module: str
+    prepare: Work
+    groups: Sequence[Group]
+    skipped: Sequence[dict[str, str]]
+    settings: dict[str, Any]
+
+
+def run_bench(
+    bench: Bench,
+    effort: Effort,
+    partial: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Measure all groups; after Ctrl-C, what there is so far, with `complete` False. `partial` is kept as it goes."""
+    start = time.perf_counter()
+    result: dict[str, Any] = {
+        "format": FORMAT,
+        "bench": bench.name,
+        "settings": {**bench.settings, **effort._asdict()},
+        "environment": environment(),
+        "skipped": list(bench.skipped),
+        "rows": [],
+        "seconds": 0.0,
+        "complete": False,
+    }
+    if partial is not None and partial.exists():
+        result = _continued(result, partial)
+    before, total = result["seconds"], sum(len(group.jobs) for group in bench.groups)
+    with contextlib.suppress(KeyboardInterrupt):
+        progress(0, total)
+        for _ in _measured(bench, effort, result["rows"], progress, total):
+            result["seconds"] = round(before + time.perf_counter() - start, 1)
+            if partial is not None:
+                write_json(partial, result)
+        result["complete"] = True
+    return result
+
+
+def _continued(fresh: dict[str, Any], partial: Path) -> dict[str, Any]:
+    """What an interrupted run left, if it was measured as this one would be."""
+    old = read_json(partial)
+    keys = ("format", "bench", "settings", "environment")
+    if not isinstance(old, dict) or any(old.get(key) != fresh[key] for key in keys):
+        raise InputError(f"{partial} was begun with other settings or on another machine: delete it to start anew")
+    return old
+
+
+def _measured(
+    bench: Bench, effort: Effort, rows: list[Row], progress: Callable[[int, int], None], total: int
+) -> Iterator[None]:
+    """Add the rows of one group after the other; those that are there already stay."""
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a library says about its own parts is not about this measurement
+        peak = None
+        if any(group.memory for group in bench.groups):
+            peak = stack.enter_context(peak_server(bench.module, spare_memory(), math.ceil(3 * effort.limit) + 5))
+        for group in bench.groups:
+            known = [_key(row) for row in rows]
+            jobs = [job for job in group.jobs if _key(job) not in known]
+            done = len(rows)
+            if jobs:
+                found = _measure(jobs, bench.prepare, peak if group.memory else None, effort, rows)
+                rows += found
+                yield
+            progress(done + len(jobs), total)
+
+
+def _measure(
+    jobs: Sequence[Job], prepare: Work, peak: Callable[[Job], int] | None, effort: Effort, rows: Sequence[Row]
+) -> list[Row]:
+    """The rows of one group, in its order."""
+    found: dict[str, Row] = {}
+    calls: dict[str, Callable[[], object]] = {}
+    expected: dict[str, float] = {}
+    for job in jobs:
+        key, row = _key(job), dict(job)
+        found[key] = row
+        reason = _hopeless(job, rows, effort.limit)
+        try:
+            if reason is None and peak is not None:
+                row["memory"] = peak(job)
+            if reason is None:
+                call = prepare(job)
+                expected[key] = warm_up(call)
+                if expected[key] > effort.limit:  # perhaps the machine was busy: once more
+                    expected[key] = warm_up(call)
+                if expected[key] > effort.limit:
+                    reason = f"takes more than {effort.limit:g} seconds"
+                else:
+                    calls[key] = call
+                row.update(getattr(call, "facts", {}))
+        except Exception as error:  # noqa: BLE001  whatever one of them raises is its result, and the others go on
+            reason = _told(error)
+        if reason is not None:
+            row["reason"] = reason
+    rulers = yardsticks(effort.yardstick)
+    for name, ruler in rulers.items() if calls else ():
+        calls[name], expected[name] = ruler.call, warm_up(ruler.call)
+    timings = take_turns(calls, expected, effort.rounds, effort.least, slow=SLOW)
+    rates = {name: rulers[name].amount / timings[name].seconds for name in rulers if name in timings}
+    for key, row in found.items():
+        if key in timings:
+            values = {name: value for name, value in asdict(timings[key]).items() if value is not None}
+            row.update({name: _rounded(value) for name, value in {**values, **rates}.items()})
+    return list(found.values())
+
+
+def _hopeless(job: Job, rows: Sequence[Row], limit: float) -> str | None:
+    """Why a job is not tried: a smaller one of its series failed already, or it would take too long."""
+    limit = limit / 2 if job.get("group") == "peer" else limit
+    series = [row for row in rows if all(row.get(key) == job.get(key) for key in SERIES)]
+    if not series:
+        return None
+    last = series[-1]
+    if "reason" in last:
+        smaller = last["batch"] <= job["batch"] and last["tokens"] <= job["tokens"]
+        return last["reason"] if smaller else None
+    same = [row for row in series[:-1] if row["batch"] == last["batch"] and "seconds" in row]
+    growth = 1.0
+    if same and same[-1]["tokens"] < last["tokens"]:
+        ratio = last["seconds"] / same[-1]["seconds"]
+        growth = max(0.0, math.log(ratio) / math.log(last["tokens"] / same[-1]["tokens"]))
+    soon = last["seconds"] * job["batch"] / last["batch"] * (job["tokens"] / last["tokens"]) ** growth
+    return f"would take more than {limit:g} seconds" if soon > limit else None
+
+
+def _key(job: Job) -> str:
+    return " ".join(f"{key}={job.get(key)}" for key in (*SERIES, "batch", "tokens"))
+
+
+def _told(error: Exception) -> str:
+    """An error in one line."""
+    line = " ".join(str(error).split())[:200]
+    return line if isinstance(error, LinnetError | MissingPeerError) else f"breaks: {type(error).__name__}: {line}"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

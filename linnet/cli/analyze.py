@@ -1,0 +1,139 @@
+"""`linnet analyze`: what the attention of a trained model does on a text, by instruments."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from linnet.cli import Json, print_json, print_table
+from linnet.cli.evaluate import Checkpoint
+from linnet.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from linnet.models.backbone import Model
+    from linnet.train.log import Screen
+
+BLOCKS = 4
+
+Run = Annotated[Path, typer.Argument(help="The folder of a run or of an exported model.", metavar="DIR")]
+Text = Annotated[
+    Path | None,
+    typer.Option("--text", help="A text to read.", metavar="FILE", show_default="the run's validation split"),
+]
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--instrument", help="One of `linnet list instruments`; repeatable.", show_default="the usual ones"),
+]
+Tokens = Annotated[int | None, typer.Option("--tokens", min=2, help="Read only so many tokens.", show_default="all")]
+Samples = Annotated[
+    int | None, typer.Option("--samples", min=1, help="Blocks of the validation split.", show_default=str(BLOCKS))
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Folder of the results.", metavar="DIR", show_default="analysis in DIR")
+]
+Format = Annotated[str, typer.Option("--format", help="Of the figures: png, pdf or svg.")]
+
+
+def command(
+    folder: Run,
+    text: Text = None,
+    names: Names = None,
+    tokens: Tokens = None,
+    samples: Samples = None,
+    checkpoint: Checkpoint = "last",
+    out: Out = None,
+    kind: Format = "png",
+    json: Json = False,
+) -> None:
+    """Measure what the attention of a model does.
+
+    Entropy, temperature, spectral gap, locality, the law of the weights, bounds of gradients: by layer in the table,
+    by layer and head in analysis.json, with figures beside it. `linnet report` shows all of it in its page.
+
+    \b
+    Examples:
+      linnet analyze runs/mine
+      linnet analyze runs/mine --text my.txt --tokens 200 --instrument entropy --instrument attention_map
+      linnet analyze runs/mine --out paper --format pdf
+    """
+    from linnet.analysis.analyze import chosen, measure, remarks, rows
+    from linnet.analysis.drawings import check_format, save_drawings
+    from linnet.storage import read_metrics, write_json
+    from linnet.train.log import Screen
+
+    chosen(names or ())
+    check_format(kind)
+    if text and samples:
+        raise InputError("--samples is about the validation split: it does not go with --text")
+    target, screen = out or folder / "analysis", Screen(quiet=json)
+
+    from linnet.analysis.instruments.base import of_model
+    from linnet.models.loading import load_model
+    from linnet.train.run import checkpoint_step
+
+    model = load_model(folder, checkpoint_step(folder, checkpoint), screen.warn)
+    ids, words = _read(folder, text, tokens, model) if text else _validation(folder, samples or BLOCKS, tokens, screen)
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        show = screen.work(f"measuring {len(model.blocks)} layers on {ids.shape[0]} x {ids.shape[1]} tokens")
+        records = read_metrics(folder / "metrics.jsonl")
+        analysis = measure(of_model(model, ids), names or (), words, records, show)
+    finally:
+        screen.close()
+    given: list[tuple[str, Any]] = [("--text", text), ("--tokens", tokens), ("--samples", samples)]
+    given += [("--checkpoint", checkpoint), *(("--instrument", name) for name in names or ())]
+    options = [str(part) for key, value in given if value not in (None, "last") for part in (key, value)]
+    analysis["command"] = shlex.join(["linnet", "analyze", str(folder), *options])
+    write_json(target / "analysis.json", analysis)
+    files = [target / "analysis.json", *save_drawings(analysis, target, kind)]
+    if json:
+        layers = [{k: v for k, v in layer.items() if k != "maps"} for layer in analysis["layers"]]
+        print_json({**analysis, "layers": layers, "files": [str(file) for file in files]})
+        return
+    print_table(*rows(analysis))
+    print(*remarks(analysis), *files, sep="\n")
+
+
+def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tuple[Tensor, list[str]]":
+    """The ids (1,N) of a text, and its tokens as words; one that does not fit the model is a one-line error."""
+    import torch
+
+    from linnet.config import read_toml
+    from linnet.data.tokenizer import Tokenizer
+
+    try:
+        content = text.read_bytes().decode()
+    except OSError as error:
+        raise InputError(f"cannot read {text}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{text} is not UTF-8 text") from None
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    ids = tokenizer.encode(content)
+    if len(ids) < 2:
+        raise InputError(f"{text} has {len(ids)} tokens: there must be at least two")
+    ids = ids[:tokens]
+    context = read_toml(folder / "config.toml")["data"]["context"] if (folder / "config.toml").exists() else None
+    limit = model.config.max_length if model.config.positions == "learned" else context
+    if limit is not None and tokens is None and len(ids) > limit:
+        raise InputError(f"{text} has {len(ids)} tokens, the model's context {limit}: --tokens {limit} reads so many")
+    if model.config.positions == "learned" and len(ids) > model.config.max_length:
+        raise InputError(f"--tokens is {tokens}: the model has {model.config.max_length} positions")
+    return torch.tensor([ids]), [tokenizer.token(token) for token in ids]
+
+
+def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen") -> "tuple[Tensor, list[str]]":
+    """The first whole blocks of a run's validation split (B,N), and the tokens of the first as words."""
+    from linnet.train.check import run_config
+    from linnet.train.run import prepare
+    from linnet.train.watch import validation_blocks
+
+    if not (folder / "config.toml").exists():
+        raise InputError(f"{folder} is an exported model, which has no data: name a text, --text FILE")
+    task, _ = prepare(run_config(folder), folder, screen)
+    ids = validation_blocks(task, samples)[:, :tokens]
+    tokenizer = getattr(task, "tokenizer", None)
+    words = [tokenizer.token(token) if tokenizer is not None else str(token) for token in ids[0].tolist()]
+    return ids, words

@@ -1,0 +1,131 @@
+"""`linnet data`: make the data sets that are generated, and say where the others are to be had."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linnet.cli import Json, print_json
+from linnet.errors import InputError, unknown
+
+GENERATED = ("listops", "pathfinder")
+OPTIONS = {"listops": ("--out", "--train", "--valid", "--test"), "pathfinder": ("--out", "--count", "--preview")}
+FETCHED = ("text", "image", "retrieval", "retrieval_small")
+What = Annotated[
+    str, typer.Argument(help=f"To make: {', '.join(GENERATED)}. To ask about: {', '.join(FETCHED)}.", metavar="WHAT")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder to write to.")]
+Train = Annotated[int | None, typer.Option("--train", min=1, help="Trees to train on; 96,000 by default.")]
+Valid = Annotated[int | None, typer.Option("--valid", min=1, help="Trees to validate on; 2,000 by default.")]
+Test = Annotated[int | None, typer.Option("--test", min=1, help="Trees to test on; 2,000 by default.")]
+Pictures = Annotated[int | None, typer.Option("--count", min=3, help="Pictures to make; 200,000 by default.")]
+Preview = Annotated[
+    Path | None, typer.Option("--preview", help="Also draw 32 of them in a .png; framed: one path.", metavar="FILE")
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same data.")]
+
+
+def command(
+    what: What,
+    out: Out = None,
+    train: Train = None,
+    valid: Valid = None,
+    test: Test = None,
+    count: Pictures = None,
+    preview: Preview = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Make a data set, or say where to get it.
+
+    They are those of the Long Range Arena. listops writes basic_train.tsv, basic_val.tsv and basic_test.tsv, the public
+    form. pathfinder writes a folder of pictures, a thousand in a file; stopped, it goes on where it was. The other
+    names write nothing: they tell what to get, from where, and what is found here.
+
+    \b
+    Examples:
+      linnet data listops --out listops
+      linnet data listops --out small --train 1000 --valid 100 --test 100 --seed 1
+      linnet data pathfinder --out pathfinder --count 20000 --preview sheet.png
+      linnet data text
+    """
+    if what not in (*GENERATED, *FETCHED):
+        raise unknown("data set", what, (*GENERATED, *FETCHED))
+    given = {"--out": out, "--train": train, "--valid": valid, "--test": test, "--count": count, "--preview": preview}
+    for option, value in given.items():
+        if value is not None and option not in OPTIONS.get(what, ()):
+            raise InputError(f"{option} is {value}: {what} does not have this option")
+    if what in FETCHED:
+        _tell(what, json)
+    elif out is None:
+        raise InputError("--out is missing: name the folder to write to")
+    elif what == "listops":
+        _make_listops(out, (train or 96_000, valid or 2_000, test or 2_000), seed, json)
+    else:
+        _make_pathfinder(out, count or 200_000, seed, preview, json)
+
+
+def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool) -> None:
+    """Write the three files of ListOps."""
+    from linnet.data.lra.listops_tsv import NAMES, write_tsv
+    from linnet.train.log import Screen
+
+    for name in NAMES.values():
+        if (out / name).exists():
+            raise InputError(f"{out / name} exists: name another folder")
+    screen = Screen(quiet=json)
+    try:
+        paths = write_tsv(out, dict(zip(NAMES, sizes, strict=True)), seed, screen.work("generating ListOps"))
+    finally:
+        screen.close()
+    if json:
+        print_json({"files": [str(path) for path in paths], "sizes": sizes, "seed": seed})
+    else:
+        for path, size in zip(paths, sizes, strict=True):
+            print(f"{path}: {size:,} trees")
+
+
+def _make_pathfinder(out: Path, count: int, seed: int, preview: Path | None, json: bool) -> None:
+    """Write a folder of pictures, and a sheet of some of them."""
+    from linnet.data.lra.pathfinder_files import read_shards, sheet, write_shards
+    from linnet.data.lra.png import encode
+    from linnet.storage import write_atomic
+    from linnet.train.log import Screen
+
+    if preview is not None and (preview.suffix.lower() != ".png" or not preview.absolute().parent.is_dir()):
+        raise InputError(f"--preview is {preview}: it must be a .png in a folder that exists")
+    screen = Screen(quiet=json)
+    try:
+        write_shards(out, count, seed, progress=screen.work("generating Pathfinder"))
+    finally:
+        screen.close()
+    pictures = read_shards(out)
+    if preview is not None:
+        write_atomic(preview, encode(sheet(pictures.tokens.reshape(count, -1)[:32], pictures.labels[:32])))
+    if json:
+        made = {"folder": str(out), "count": count, "seed": seed, "ones": int(pictures.labels.sum())}
+        print_json({**made, "preview": preview and str(preview)})
+    else:
+        print(f"{out}: {count:,} pictures, {pictures.labels.mean():.1%} with both dots on one path")
+        if preview is not None:
+            print(preview)
+
+
+def _tell(what: str, json: bool) -> None:
+    """Where a data set that is not made here comes from, and whether LINNET_DATA has it."""
+    from linnet.data.lra import image, retrieval, text
+
+    missing, find = {
+        "text": (text.MISSING, text.default_path),
+        "image": (image.MISSING, image.default_path),
+        "retrieval": (retrieval.MISSING, None),
+        "retrieval_small": (retrieval.MISSING_SMALL, retrieval.default_path),
+    }[what]
+    try:
+        found = str(find()) if find is not None else None
+    except InputError:
+        found = None
+    if json:
+        print_json({"name": what, "get": missing, "found": found})
+    else:
+        print(f"{what} is here: {found}" if found else missing)

@@ -1,0 +1,103 @@
+"""LRA Image: what a small picture shows, read pixel by pixel (CIFAR-10, Krizhevsky 2009, in grey levels).
+
+A token is a grey level, 0 to 255, and black is a level like any other. The last tenth of the training pictures is for
+validation.
+"""
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.data.lra.sequences import Sequences
+from linnet.data.lra.sources import data_folder, read_files
+from linnet.errors import InputError
+
+PIXELS = 32 * 32
+RECORD = 1 + 3 * PIXELS  # a label, then red, green and blue
+CLASSES = 10
+VALID_SHARE = 10  # one in so many
+LUMA = np.array([0.2989, 0.587, 0.114])
+MISSING = (
+    "LRA Image needs CIFAR-10: get cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html and name "
+    "it, or the folder cifar-10-batches-bin, by data.path"
+)
+Pictures = tuple[NDArray[np.uint8], NDArray[np.int64]]  # (count, PIXELS) and their labels
+
+
+def default_path() -> Path:
+    """The pictures in LINNET_DATA."""
+    return data_folder("cifar10-gray", MISSING)
+
+
+def read_image(path: Path, progress: Callable[[int, int], None] | None = None) -> dict[str, Sequences]:
+    """The splits of the pictures at `path`."""
+    grey = path / "cifar10_gray.npz"
+    train, test = _read_grey(grey) if grey.is_file() else _read_binary(path, progress)
+    cut = len(train[0]) - len(train[0]) // VALID_SHARE
+    parts = {
+        "train": (train[0][:cut], train[1][:cut]),
+        "valid": (train[0][cut:], train[1][cut:]),
+        "test": test,
+    }
+    return {split: to_sequences(*pictures) for split, pictures in parts.items()}
+
+
+def to_sequences(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Sequences:
+    """Pictures (count, pixels), row after row, as sequences of one length."""
+    count, size = pixels.shape
+    return Sequences(pixels.reshape(-1), np.arange(count + 1, dtype=np.int64) * size, labels)
+
+
+def _read_grey(path: Path) -> tuple[Pictures, Pictures]:
+    """Grey levels that are stored as such."""
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+            x, y, x_test, y_test = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not a whole file of grey pictures: {error}") from None
+    return _checked(path, x, y), _checked(path, x_test, y_test)
+
+
+def _checked(path: Path | str, x: NDArray[Any], y: NDArray[Any]) -> Pictures:
+    """Pictures of the right shape and type, with labels that there are."""
+    if x.dtype != np.uint8 or x.shape[1:] not in ((PIXELS,), (32, 32)) or y.shape != x.shape[:1]:
+        raise InputError(f"{path}: pictures are {x.dtype} {x.shape}, labels {y.shape}, not uint8 (n, {PIXELS}), (n,)")
+    wrong = np.flatnonzero((y < 0) | (y >= CLASSES))
+    if len(wrong):
+        raise InputError(f"{path}: the label of picture {wrong[0] + 1} is {y[wrong[0]]}: it must be 0 to {CLASSES - 1}")
+    return x.reshape(-1, PIXELS), y.astype(np.int64)
+
+
+def _read_binary(path: Path, progress: Callable[[int, int], None] | None) -> tuple[Pictures, Pictures]:
+    """The public binary layout: data_batch_1.bin to data_batch_5.bin and test_batch.bin."""
+
+    def wanted(name: PurePosixPath) -> bool:
+        return name.name.startswith(("data_batch", "test_batch"))
+
+    batches: dict[str, Pictures] = {}
+    for place, data in read_files(path, wanted, progress):
+        name = PurePosixPath(place).name
+        if not name.endswith(".bin"):
+            raise InputError(f"{place} is of CIFAR-10's python version, which is pickled and not read: {MISSING}")
+        batches[name] = _to_grey(place, data)
+    names = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    for name in (*names, "test_batch.bin"):
+        if name not in batches:
+            raise InputError(f"{path} has no {name}: {MISSING}")
+    train = [batches[name] for name in names]
+    return (np.concatenate([x for x, _ in train]), np.concatenate([y for _, y in train])), batches["test_batch.bin"]
+
+
+def _to_grey(place: str, data: bytes) -> Pictures:
+    """The records of one file, their colors as grey levels."""
+    if not data or len(data) % RECORD:
+        raise InputError(f"{place} is cut short: it has {len(data):,} bytes, not a multiple of {RECORD}")
+    records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
+    labels = records[:, 0].astype(np.int64)
+    colors = records[:, 1:].reshape(-1, 3, PIXELS)
+    return _checked(place, np.rint(np.einsum("c,ncp->np", LUMA, colors)).astype(np.uint8), labels)

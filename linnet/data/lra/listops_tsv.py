@@ -1,0 +1,151 @@
+"""ListOps as text: the public TSV files, whose trees are written as nested pairs, `( ( ( [MAX 2 ) 9 ) ] )`.
+
+An operator with its first argument is a pair, that with the second the next, and the last pair adds the `]`. The
+parentheses say nothing that the brackets do not; a reader checks that they agree, and that the target is the value.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from linnet.config import short
+from linnet.data.lra.listops import (
+    END,
+    FIRST,
+    SYMBOLS,
+    TOKENS,
+    ZERO,
+    Bytes,
+    Ints,
+    Trees,
+    evaluate,
+    generate,
+    open_depth,
+)
+from linnet.errors import InputError
+from linnet.storage import clean, one_line_errors, temporary_name
+
+HEADER = "Source\tTarget"
+NAMES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
+BLOCK = 2000  # rows that are evaluated at once
+NESTED = END + 1  # in the table of texts: a `]` whose operator is itself an argument
+
+
+def render(tokens: Bytes, starts: Ints) -> list[str]:
+    """Each tree in the public form."""
+    opens, depth = open_depth(tokens, starts)
+    ends, depth = tokens == END, depth - opens
+    operators, items = np.flatnonzero(opens), np.flatnonzero(~ends)
+    operators = operators[np.argsort(depth[operators], kind="stable")]
+    total = len(tokens)
+    # The operator that an item belongs to is the last before it that is one level higher.
+    key = (depth[items] - 1) * total + items
+    owner = np.searchsorted(depth[operators] * total + operators, key) - 1
+    count = np.bincount(owner[depth[items] > 0], minlength=len(operators))
+    code = tokens.astype(np.int64)
+    code[operators] += 16 * count
+    code[ends] = NESTED
+    code[starts[1:] - 1] = tokens[starts[1:] - 1]  # what ends a row is no argument
+    digits = {ZERO + digit: f"{digit} ) " for digit in range(10)}
+    calls = {FIRST + i + 16 * n: "( " * (n + 1) + f"{SYMBOLS[FIRST + i - 1]} " for i in range(4) for n in set(count)}
+    table = {**digits, **calls, END: "] )", NESTED: "] ) ) "}
+    codes = code.tolist()
+    return ["".join(map(table.__getitem__, codes[a:b])) for a, b in itertools.pairwise(starts.tolist())]
+
+
+def write_tsv(
+    folder: Path, sizes: dict[str, int], seed: int, progress: Callable[[int, int], None] | None = None
+) -> list[Path]:
+    """Generate the three files of a new data set, each written whole or not at all."""
+    total = sum(sizes.values())
+    batches = generate(seed, total, progress=progress)
+    rows = (row for trees in batches for row in zip(render(trees.tokens, trees.starts), trees.values, strict=True))
+    folder.mkdir(parents=True, exist_ok=True)
+    clean(folder)  # what a killed process left
+    paths = []
+    for split, size in sizes.items():
+        path = folder / NAMES[split]
+        temporary = temporary_name(path)
+        with one_line_errors("write", path, temporary):
+            with temporary.open("x") as file:
+                file.write(f"{HEADER}\n")
+                file.writelines(f"{source}\t{value}\n" for source, value in itertools.islice(rows, size))
+            temporary.replace(path)
+        paths.append(path)
+    return paths
+
+
+def read_tsv(path: Path, longest: int, progress: Callable[[int, int], None] | None = None) -> Trees:
+    """The trees of one file, every target computed again; the first row that is wrong is named with the file."""
+    parts = [_check(block, longest) for block in _blocks(path, progress)]
+    if not parts:
+        raise InputError(f"{path} has no rows after its header")
+    lengths = np.concatenate([np.diff(part.starts) for part in parts])
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return Trees(np.concatenate([p.tokens for p in parts]), starts, np.concatenate([p.values for p in parts]))
+
+
+class Row:
+    """One line of a file: its number, its source and its target as they are written."""
+
+    def __init__(self, line: bytes, number: int, path: Path) -> None:
+        self.place = f"{path}, line {number}"
+        try:
+            columns = line.decode("ascii").split("\t")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{self.place}: the byte 0x{line[error.start]:02x} is not ASCII text") from None
+        if len(columns) != 2:
+            raise InputError(f"{self.place}: it has {len(columns)} columns, not Source and Target")
+        self.source, target = columns
+        if target not in SYMBOLS[:10]:
+            raise InputError(f"{self.place}: the target is {short(target)}, not a digit")
+        self.target = int(target)
+
+    def tokens(self, longest: int) -> bytes:
+        """The tokens without the parentheses."""
+        symbols = self.source.replace("(", "").replace(")", "").split()
+        if not symbols:
+            raise InputError(f"{self.place}: the tree is empty")
+        if len(symbols) > longest:
+            raise InputError(f"{self.place}: the tree has {len(symbols)} tokens, more than {longest}")
+        try:
+            return bytes(map(TOKENS.__getitem__, symbols))
+        except KeyError as error:
+            raise InputError(f"{self.place}: {short(error.args[0])} is no symbol of ListOps") from None
+
+    def check(self, value: int, text: str) -> None:
+        """The one-line error where the row is no tree, has another value, or other parentheses than its tree."""
+        if value < 0:
+            raise InputError(f"{self.place}: the brackets do not match, or an operator has no arguments")
+        if value != self.target:
+            raise InputError(f"{self.place}: the target is {self.target}, but the value of the tree is {value}")
+        if self.source != text and ("(" in self.source or ")" in self.source):
+            raise InputError(f"{self.place}: the parentheses are not those of the tree")
+
+
+def _blocks(path: Path, progress: Callable[[int, int], None] | None) -> Iterator[list[Row]]:
+    """The rows of a file, many at a time."""
+    with one_line_errors("read", path), path.open("rb") as file:
+        total = path.stat().st_size
+        if file.readline().rstrip(b"\r\n") != HEADER.encode():
+            raise InputError(f"{path}, line 1: the header is not Source and Target, with a tab between")
+        numbered = enumerate((line.rstrip(b"\r\n") for line in file), 2)
+        while block := [Row(line, number, path) for number, line in itertools.islice(numbered, BLOCK)]:
+            if progress is not None:
+                progress(file.tell(), total)
+            yield block
+
+
+def _check(rows: list[Row], longest: int) -> Trees:
+    """Rows as trees, once each is one and has its value."""
+    data = [row.tokens(longest) for row in rows]
+    starts = np.concatenate([[0], np.cumsum([len(tree) for tree in data])])
+    tokens = np.frombuffer(b"".join(data), np.uint8)
+    values = evaluate(tokens, starts)
+    trees, good = Trees(tokens, starts, values.astype(np.uint8)), np.flatnonzero(values >= 0)
+    texts = dict(zip(good.tolist(), render(*trees.select(good)[:2]), strict=True))
+    for number, row in enumerate(rows):
+        row.check(int(values[number]), texts.get(number, ""))
+    return trees

@@ -1,0 +1,142 @@
+"""LRA Retrieval: does one paper cite the other, both read byte by byte (ACL Anthology Network, Radev et al. 2013).
+
+The benchmark's own pairs are three public tables. The small set is made from citations: papers are dealt out to the
+splits, so that none is in two of them, and for each citation inside a split a pair that is none is drawn.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.data.lra.sequences import Sequences
+from linnet.data.lra.sources import check_text, data_folder, read_label, read_rows
+from linnet.errors import InputError
+
+NAMES = {"train": "new_aan_pairs.train.tsv", "valid": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
+SHARES = (0.6, 0.8)  # of the papers of the small set: where train and valid end
+MISSING = (
+    "LRA Retrieval needs new_aan_pairs.{train,eval,test}.tsv: get lra_release.gz of "
+    "https://github.com/google-research/long-range-arena and name its folder tsv_data by data.path "
+    "(a small real set is the task lra/retrieval_small)"
+)
+MISSING_SMALL = "lra/retrieval_small needs docs.tsv.xz (id, text) and citations.tsv (citing, cited): name their folder"
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of documents by number, and whether they belong together."""
+
+    documents: Sequences
+    pairs: NDArray[np.int64]  # (count, 2)
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+class _Library:
+    """Documents, each kept once however many pairs it is in."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.numbers: dict[bytes, int] = {}
+        self.texts: list[bytes] = []
+
+    def number(self, text: bytes) -> int:
+        """The number of a document, cut at so many bytes."""
+        text = text[: self.length]
+        key = hashlib.blake2b(text, digest_size=16).digest()
+        if key not in self.numbers:
+            self.numbers[key] = len(self.texts)
+            self.texts.append(text)
+        return self.numbers[key]
+
+    def pairs(self, found: Iterable[tuple[int, int, int]]) -> Pairs:
+        """Pairs given as two numbers and a label."""
+        table = np.array(list(found), np.int64).reshape(-1, 3)
+        return Pairs(Sequences.of(self.texts, [0] * len(self.texts)), table[:, :2], table[:, 2])
+
+
+def read_retrieval(path: Path, length: int, progress: Callable[[int, int], None] | None = None) -> dict[str, Pairs]:
+    """The splits of the public tables: label, two ids, two texts."""
+    splits = {}
+    for done, (split, name) in enumerate(NAMES.items(), 1):
+        if not (path / name).is_file():
+            raise InputError(f"{path / name} does not exist: {MISSING}")
+        library, found = _Library(length), []
+        for place, (label, _, _, *texts) in read_rows(path / name, 5):
+            if not all(texts):
+                raise InputError(f"{place}: a text is empty")
+            one, other = (library.number(check_text(text, place)) for text in texts)
+            found.append((one, other, read_label(label, place, 2)))
+        if not found:
+            raise InputError(f"{path / name} has no rows")
+        splits[split] = library.pairs(found)
+        if progress is not None:
+            progress(done, len(NAMES))
+    return splits
+
+
+def default_path() -> Path:
+    """The small set in LINNET_DATA."""
+    return data_folder("aan-small", f"{MISSING_SMALL} by data.path")
+
+
+def read_small(path: Path, length: int, seed: int = 0) -> dict[str, Pairs]:
+    """The splits of the small set, as many pairs that cite as pairs that do not; papers without text are left out."""
+    texts: dict[bytes, bytes] = {}
+    for place, (name, text) in read_rows(_file(path, "docs.tsv.xz"), 2):
+        if name in texts:
+            raise InputError(f"{place}: the id {name.decode('ascii', 'replace')!r} is there twice")
+        texts[name] = check_text(text, place)
+    cited: dict[bytes, set[bytes]] = {}
+    for place, pair in read_rows(_file(path, "citations.tsv"), 2):
+        for name in pair:
+            if name not in texts:
+                raise InputError(f"{place}: {name.decode('ascii', 'replace')!r} is no id in docs.tsv.xz")
+        cited.setdefault(pair[0], set()).add(pair[1])
+    return {
+        split: _draw_pairs([n for n in texts if texts[n] and _split_of(n, seed) == split], texts, cited, length, seed)
+        for split in NAMES
+    }
+
+
+def _file(path: Path, name: str) -> Path:
+    if not (path / name).is_file():
+        raise InputError(f"{path / name} does not exist: {MISSING_SMALL}")
+    return path / name
+
+
+def _split_of(name: bytes, seed: int) -> str:
+    """Which split a paper is in, by the hash of its id."""
+    u = _uniform(b"split", name, seed)
+    return list(NAMES)[sum(u >= share for share in SHARES)]
+
+
+def _uniform(*key: Any) -> float:
+    """A number in [0, 1) that is a function of the key alone."""
+    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "big") / 2**56
+
+
+def _draw_pairs(
+    names: list[bytes], texts: dict[bytes, bytes], cited: dict[bytes, set[bytes]], length: int, seed: int
+) -> Pairs:
+    """The citations among these papers and, for each, the citing paper with one that it has no citation with."""
+    library, found = _Library(length), []
+    numbers = {name: library.number(texts[name]) for name in names}
+    for citing in names:
+        for target in sorted(cited.get(citing, set()) & numbers.keys()):
+            found.append((numbers[citing], numbers[target], 1))
+            near = cited.get(citing, set()) | {citing}
+            free = [name for name in names if name not in near and citing not in cited.get(name, ())]
+            if free:
+                other = free[int(_uniform(b"other", citing, target, seed) * len(free))]
+                found.append((numbers[citing], numbers[other], 0))
+    if not found:
+        raise InputError("the citations leave a split without pairs: give more papers")
+    return library.pairs(found)

@@ -1,0 +1,132 @@
+"""Sequences of tokens with a label each, in one array, and a cache of such arrays by what they were made from."""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.data.corpora import SPLITS
+from linnet.data.packing import default_cache
+from linnet.errors import InputError, LinnetError
+from linnet.storage import write_atomic
+
+Arrays = dict[str, NDArray[Any]]
+FORMAT = "linnet-arrays-1"
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Token sequences one after the other: sequence i is `tokens[starts[i]:starts[i + 1]]` and has `labels[i]`."""
+
+    tokens: NDArray[Any]
+    starts: NDArray[np.integer[Any]]
+    labels: NDArray[np.int64]
+
+    @staticmethod
+    def of(rows: Sequence[bytes], labels: Sequence[int]) -> "Sequences":
+        """Sequences of bytes as tokens, a byte more than its value each: 0 stays free for padding."""
+        lengths = np.array([len(row) for row in rows], np.int64)
+        tokens = np.frombuffer(b"".join(rows), np.uint8).astype(np.uint16) + np.uint16(1)
+        return Sequences(tokens, np.concatenate([[0], np.cumsum(lengths)]), np.array(labels, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def split(self, share: float) -> dict[str, "Sequences"]:
+        """Train, valid and test in this order; the last two have a `share` of all each, and at least one."""
+        count, held = len(self), max(round(share * len(self)), 1)
+        if count < 3:
+            raise InputError(f"data.count is {count}: there must be at least 3 samples, one for each split")
+        cuts = (0, count - 2 * held, count - held, count)
+        return {name: self._part(*cuts[i : i + 2]) for i, name in enumerate(SPLITS)}
+
+    def _part(self, first: int, end: int) -> "Sequences":
+        a, b = self.starts[first], self.starts[end]
+        return Sequences(self.tokens[a:b], self.starts[first : end + 1] - a, self.labels[first:end])
+
+    def rows(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """These sequences as (B,N), N the longest of them, with 0 after the end of each, and where they are real."""
+        begin, length = self.starts[samples], self.starts[samples + 1] - self.starts[samples]
+        column = np.arange(max(int(length.max()), 1))
+        real = column < length[:, None]
+        places = np.minimum(begin[:, None] + column, len(self.tokens) - 1)
+        return np.where(real, self.tokens[places], 0).astype(np.int64), real
+
+    def arrays(self, prefix: str) -> Arrays:
+        """For a cache."""
+        return {f"{prefix}.{name}": getattr(self, name) for name in ("tokens", "starts", "labels")}
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, NDArray[Any]], prefix: str) -> "Sequences":
+        """What `arrays` gave."""
+        return Sequences(*(arrays[f"{prefix}.{name}"] for name in ("tokens", "starts", "labels")))
+
+    def check(self, what: str, classes: int) -> None:
+        """The one-line error for no sequences, an empty one, or a label that is no class."""
+        if not len(self):
+            raise InputError(f"{what} is empty: there is nothing to learn from")
+        empty = np.flatnonzero(np.diff(self.starts) == 0)
+        if len(empty):
+            raise InputError(f"{what}: sequence {empty[0] + 1} is empty")
+        wrong = np.flatnonzero((self.labels < 0) | (self.labels >= classes))
+        if len(wrong):
+            label = self.labels[wrong[0]]
+            raise InputError(f"{what}: the label of sequence {wrong[0] + 1} is {label}: it must be 0 to {classes - 1}")
+
+
+def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 of arrays: names, types, shapes and content."""
+    whole = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        whole.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        whole.update(array.data)
+    return whole.hexdigest()
+
+
+def cached(about: str, build: Callable[[], Arrays], cache: Path | None) -> Arrays:
+    """The arrays that `build` makes, kept in the folder `cache` by `about`, which says all about them.
+
+    Where the folder may not be written, nothing is kept.
+    """
+    folder = default_cache() if cache is None else cache
+    path = folder / f"{hashlib.sha256(f'{FORMAT} {about}'.encode()).hexdigest()}.safetensors"
+    arrays = load_arrays(path, about)
+    if arrays is None:
+        arrays = build()
+        with contextlib.suppress(OSError, LinnetError):
+            folder.mkdir(parents=True, exist_ok=True)
+            save_arrays(path, about, arrays)
+    return arrays
+
+
+def save_arrays(path: Path, about: str, arrays: Arrays) -> None:
+    """Write arrays to a file that says what they are, whole or not at all."""
+    from safetensors.numpy import save
+
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    write_atomic(path, save(whole, {"about": f"{FORMAT} {about}", "sha256": digest(whole)}))
+
+
+def load_arrays(path: Path, about: str) -> Arrays | None:
+    """What `save_arrays` wrote, if every byte of it is as it was, and it is about this."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            said = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
+    except (OSError, SafetensorError):
+        return None
+    return arrays if said.get("about") == f"{FORMAT} {about}" and said.get("sha256") == digest(arrays) else None
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,109 @@
+"""Files of a public data set wherever they lie: in a folder, or in the archive as it was downloaded.
+
+An archive is read from beginning to end and never unpacked, so that nothing in it can be written anywhere.
+"""
+
+import lzma
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+from linnet.errors import InputError
+
+LARGEST = 1 << 32  # bytes of one file
+Progress = Callable[[int, int], None]
+
+
+def data_folder(name: str, missing: str) -> Path:
+    """The folder `name` in LINNET_DATA; where there is none, one line that says what is `missing`."""
+    root = os.environ.get("LINNET_DATA")
+    place = Path(root) / name if root else None
+    if place is None or not place.exists():
+        where = f"{place} does not exist" if place is not None else "data.path is not set, nor is LINNET_DATA"
+        raise InputError(f"{where}: {missing}")
+    return place
+
+
+def read_files(
+    path: Path, wanted: Callable[[PurePosixPath], bool], progress: Progress | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """The name and content of every wanted file under a folder, by name, or in a tar archive, in its order."""
+    if path.is_dir():
+        names = sorted(file for file in path.rglob("*") if wanted(PurePosixPath(file.as_posix())) and file.is_file())
+        for done, file in enumerate(names, 1):
+            yield str(file), read_bytes(file)
+            if progress is not None:
+                progress(done, len(names))
+    elif path.is_file():
+        yield from _read_archive(path, wanted, progress)
+    else:
+        raise InputError(f"{path} does not exist")
+
+
+def _read_archive(
+    path: Path, wanted: Callable[[PurePosixPath], bool], progress: Progress | None
+) -> Iterator[tuple[str, bytes]]:
+    """The wanted files of an archive; one that is cut short or damaged is a one-line error."""
+    try:
+        with path.open("rb") as raw, tarfile.open(fileobj=raw, mode="r|*") as archive:
+            total = path.stat().st_size
+            for member in archive:
+                if member.isfile() and wanted(PurePosixPath(member.name)):
+                    if member.size > LARGEST:
+                        raise InputError(f"{path}: {member.name} has {member.size:,} bytes, which is too large")
+                    content = archive.extractfile(member)
+                    assert content is not None  # it is a file
+                    yield f"{path}: {member.name}", content.read()
+                if progress is not None:
+                    progress(raw.tell(), total)
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        raise InputError(f"{path} is not a whole tar archive: {error}") from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, unpacked if its name ends in .xz."""
+    try:
+        data = path.read_bytes()
+        return lzma.decompress(data) if path.suffix == ".xz" else data
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    except (lzma.LZMAError, EOFError) as error:
+        raise InputError(f"{path} is not a whole .xz file: {error}") from None
+
+
+def read_rows(path: Path, columns: int) -> Iterator[tuple[str, list[bytes]]]:
+    """The rows of a file of tab-separated columns without a header, each with its place."""
+    data = read_bytes(path)
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line:
+            cells = line.removesuffix(b"\r").split(b"\t")
+            if len(cells) != columns:
+                raise InputError(f"{path}, line {number}: it has {len(cells)} columns, not {columns}")
+            yield f"{path}, line {number}", cells
+
+
+def read_label(cell: bytes, place: str, classes: int) -> int:
+    """A label as a number below `classes`."""
+    text = cell.decode("ascii", "replace").strip()
+    try:
+        label = int(float(text))  # the public files of Retrieval write 0.0 and 1.0
+        if float(text) != label:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise InputError(f"{place}: the label is {text[:40]!r}: it must be a number from 0 to {classes - 1}") from None
+    if not 0 <= label < classes:
+        raise InputError(f"{place}: the label is {label}: it must be 0 to {classes - 1}")
+    return label
+
+
+def check_text(text: bytes, place: str) -> bytes:
+    """A text, once it is known to be UTF-8."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{place}: the byte 0x{text[error.start]:02x} is not UTF-8 text") from None
+    return text
+
+

@@ -1,0 +1,59 @@
+"""LRA Text: is a film review good or bad, read byte by byte (IMDb, Maas et al. 2011).
+
+As in the benchmark a review is cut at a number of bytes, and the test reviews serve for validation too.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+from linnet.data.lra.sequences import Sequences
+from linnet.data.lra.sources import check_text, data_folder, read_files, read_label, read_rows
+from linnet.errors import InputError
+
+CLASSES = ("neg", "pos")
+MISSING = (
+    "LRA Text needs the IMDb reviews: get aclImdb_v1.tar.gz from https://ai.stanford.edu/~amaas/data/sentiment/ and "
+    "name it, or the folder aclImdb, by data.path"
+)
+Review = tuple[str, int, bytes]  # split, label, text
+
+
+def default_path() -> Path:
+    """The reviews in LINNET_DATA."""
+    return data_folder("imdb", MISSING)
+
+
+def read_text(path: Path, length: int, progress: Callable[[int, int], None] | None = None) -> dict[str, Sequences]:
+    """The splits of the reviews at `path`, each review cut at `length` bytes."""
+    tables = (path / "train.tsv.xz").is_file()
+    found: dict[str, tuple[list[bytes], list[int]]] = {"train": ([], []), "test": ([], [])}
+    for split, label, text in _read_tables(path) if tables else _read_public(path, progress):
+        found[split][0].append(text[:length])
+        found[split][1].append(label)
+    for split, (rows, labels) in found.items():
+        for label, name in enumerate(CLASSES):
+            if label not in labels:
+                raise InputError(f"{path} has no reviews {split}/{name}: {MISSING}" if not rows else
+                                 f"{path} has no reviews {split}/{name}")  # fmt: skip
+    splits = {split: Sequences.of(rows, labels) for split, (rows, labels) in found.items()}
+    return {"train": splits["train"], "valid": splits["test"], "test": splits["test"]}
+
+
+def _read_tables(path: Path) -> Iterator[Review]:
+    """Two tables of label, id and text."""
+    for split in ("train", "test"):
+        for place, (label, _, text) in read_rows(path / f"{split}.tsv.xz", 3):
+            yield split, read_label(label, place, 2), check_text(text, place)
+
+
+def _read_public(path: Path, progress: Callable[[int, int], None] | None) -> Iterator[Review]:
+    """The public layout: aclImdb/{train,test}/{pos,neg}/*.txt, a review each."""
+
+    def wanted(name: PurePosixPath) -> bool:
+        return name.suffix == ".txt" and name.parts[-3:-2] in (("train",), ("test",)) and name.parts[-2] in CLASSES
+
+    for place, text in read_files(path, wanted, progress):
+        split, kind = PurePosixPath(place).parts[-3:-1]
+        if not text:
+            raise InputError(f"{place} is empty")
+        yield split, CLASSES.index(kind), check_text(text, place)

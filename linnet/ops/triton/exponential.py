@@ -1,0 +1,95 @@
+"""Attention on logarithms of features by Triton: the passes over the tokens, and the operator around them.
+
+Saved for the backward pass are the inputs, the output, and for each query its largest exponent r and the logarithm of
+its denominator: then e^(q_t + k_s - r_t - ln den_t) are the normalized weights.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.ops.operator import Operator
+from linnet.ops.precision import FLOOR
+from linnet.ops.triton.exponential_values import sum_values
+from linnet.ops.triton.exponential_weights import sum_weights
+from linnet.ops.triton.states import Keys, around
+from linnet.ops.triton.tiles import Maybe, dense, empty_rows, minus_dots, rows
+
+Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe, m0: Maybe, causal: bool
+) -> Outputs:
+    """o (B,H,N,E), r and the denominators' logarithms (B,H,N), and the state after the last token."""
+    o, r, less, *_ = _fake(q, k, v, real, run, S0, z0, m0, causal)
+    q, k, v = rows(q), rows(k), rows(v)
+    real, run, S0, z0, m0 = (dense(x) for x in (real, run, S0, z0, m0))
+    seen, after = around(k, v, real, run, causal, False, (S0, z0, m0), Keys(True, True))
+    sum_values(o, q, k, v, seen, run, (r, less), real, forward=True)
+    assert after.z1 is not None and after.m1 is not None
+    return o, r, less, after.S1, after.z1, after.m1
+
+
+def _fake(
+    q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe, m0: Maybe, causal: bool
+) -> Outputs:
+    (B, H, N, D), E = q.shape, v.shape[3]
+    shapes = (B, H, N), (B, H, N), (B, H, D, E), (B, H, D), (B, H, D)
+    r, less, S, z, m = (v.new_empty(shape, dtype=torch.float32) for shape in shapes)
+    return empty_rows(v), r, less, S, z, m
+
+
+def _backward(
+    g: Tensor, gS: Maybe, gz: Maybe, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe,
+    m0: Maybe, causal: bool, o: Tensor, r: Tensor, less: Tensor, m1: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v, S0 and z0."""
+    dq, dk, dv = empty_rows(q), empty_rows(k), empty_rows(v)
+    g, q, k, v = rows(g), rows(q), rows(k), rows(v)
+    gS, gz, S0, z0, m0, real, run = (dense(x) for x in (gS, gz, S0, z0, m0, real, run))
+    h = minus_dots(g, rows(o), None, 0.0)
+    seen, _ = around(k, v, real, run, causal, False, (S0, z0, m0), Keys(True, True))
+    sum_weights(dq, (q, k), (g, v), seen, run, (r, less), h, real, of_queries=True)
+    start = (None, None, None) if gS is None and gz is None else (gS, gz, -m1)  # outgoing keys are relative to m1
+    keys = Keys(True, True, y=h, less=(r, less))
+    seen, after = around(q, g, None, run, causal, True, start, keys)
+    sum_weights(dk, (k, q), (v, g), seen, run, (r, less), h, real, of_queries=False)
+    sum_values(dv, k, q, g, seen, run, (r, less), real, forward=False)
+    if m0 is None:
+        return dq, dk, dv, r.new_empty(0), r.new_empty(0)
+    U, u, peak = after[3:]
+    assert u is not None and peak is not None
+    factor = (m0.clamp(min=FLOOR) + peak).clamp(max=80).exp()
+    return dq, dk, dv, U * factor.unsqueeze(-1), u * factor
+
+
+def _backward_fake(
+    g: Tensor, gS: Maybe, gz: Maybe, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe,
+    m0: Maybe, causal: bool, o: Tensor, r: Tensor, less: Tensor, m1: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    state = (r.new_empty(0),) * 2 if S0 is None or z0 is None else (torch.empty_like(S0), torch.empty_like(z0))
+    return empty_rows(q), empty_rows(k), empty_rows(v), *state
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+    *tensors, ctx.causal = inputs
+    o, r, less, _, _, m = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(r, less, m)
+    ctx.save_for_backward(*tensors, o, r, less, m)
+
+
+def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
+    g, _, _, gS, gz, _ = gradients
+    saved = ctx.saved_tensors  # read once: activation checkpointing gives each tensor one time
+    inputs, outputs = saved[:8], saved[8:]
+    g = torch.zeros_like(saved[2]) if g is None else g
+    dq, dk, dv, dS, dz = _exponential_backward(g, gS, gz, *inputs, ctx.causal, *outputs)
+    stateful = inputs[5] is not None
+    return dq, dk, dv, None, None, dS if stateful else None, dz if stateful else None, None, None
+
+
+_exponential_backward = Operator("triton_exponential_backward", _backward, _backward_fake)
+exponential = Operator("triton_exponential", _forward, _fake, (_save, _gradients))

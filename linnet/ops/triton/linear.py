@@ -1,0 +1,83 @@
+"""Linear attention by Triton: the passes over the tokens forward and backward, and the operator around them.
+
+The backward pass rebuilds the states, so that only the inputs are saved, and where normalized the output.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.ops.operator import Operator
+from linnet.ops.precision import EPS
+from linnet.ops.triton.linear_kernel import Extras, linear_sum
+from linnet.ops.triton.states import Keys, around
+from linnet.ops.triton.tiles import Maybe, dense, empty_rows, minus_dots, rows
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe, causal: bool, normalize: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """o (B,H,N,E), its normalizer (B,H,N) or empty, and the state after the last token."""
+    o, den, _, z = _fake(q, k, v, real, run, S0, z0, causal, normalize)
+    q, k, v = rows(q), rows(k), rows(v)
+    real, run, S0, z0 = dense(real), dense(run), dense(S0), dense(z0)
+    seen, after = around(k, v, real, run, causal, False, (S0, z0, None), Keys(normalize))
+    linear_sum(o, q, k, v, seen, run, Extras(den=den if normalize else None, real_keys=real))
+    return o, den, after.S1, z if after.z1 is None else after.z1
+
+
+def _fake(
+    q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe, causal: bool, normalize: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    (B, H, N, D), E, wide = q.shape, v.shape[3], torch.float32
+    den = v.new_empty(B, H, N if normalize else 0, dtype=wide)
+    state = v.new_empty(B, H, D, E, dtype=wide), v.new_empty(B, H, D if normalize else 0, dtype=wide)
+    return empty_rows(v), den, *state
+
+
+def _backward(
+    g: Tensor, gS: Maybe, gz: Maybe, q: Tensor, k: Tensor, v: Tensor, o: Maybe, den: Tensor, real: Maybe, run: Maybe,
+    S0: Maybe, z0: Maybe, causal: bool, normalize: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v, S0 and z0."""
+    dq, dk, dv = empty_rows(q), empty_rows(k), empty_rows(v)
+    g, q, k, v = rows(g), rows(q), rows(k), rows(v)
+    gS, gz, S0, z0, real, run = (dense(x) for x in (gS, gz, S0, z0, real, run))
+    h = gain = None
+    if o is not None:
+        h, gain = minus_dots(g, rows(o), den, EPS), den.reciprocal()
+    seen, _ = around(k, v, real, run, causal, False, (S0, z0, None), Keys(normalize))
+    linear_sum(dq, g, v, k, seen.turned(), run, Extras(x=h, gain=gain, real_keys=real))
+    seen, after = around(q, g, None, run, causal, True, (gS, gz, None), Keys(normalize, y=h, c=gain))
+    linear_sum(dv, k, q, g, seen, run, Extras(c=gain, real_out=real))
+    linear_sum(dk, v, g, q, seen.turned(), run, Extras(y=h, c=gain, real_out=real))
+    dz = v.new_empty(*q.shape[:2], 0, dtype=torch.float32) if after.z1 is None else after.z1
+    return dq, dk, dv, after.S1, dz
+
+
+def _backward_fake(
+    g: Tensor, gS: Maybe, gz: Maybe, q: Tensor, k: Tensor, v: Tensor, o: Maybe, den: Tensor, real: Maybe, run: Maybe,
+    S0: Maybe, z0: Maybe, causal: bool, normalize: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    _, _, *state = _fake(q, k, v, real, run, S0, z0, causal, normalize)
+    return empty_rows(q), empty_rows(k), empty_rows(v), state[0], state[1]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, real, run, S0, z0, ctx.causal, ctx.normalize = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, output[0] if ctx.normalize else None, output[1], real, run, S0, z0)
+
+
+def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
+    g, _, gS, gz = gradients
+    saved = ctx.saved_tensors  # read once: activation checkpointing gives each tensor one time
+    S0, z0 = saved[7:]
+    g = torch.zeros_like(saved[2]) if g is None else g
+    dq, dk, dv, dS, dz = _linear_backward(g, gS, gz, *saved, ctx.causal, ctx.normalize)
+    return dq, dk, dv, None, None, None if S0 is None else dS, None if z0 is None else dz, None, None
+
+
+_linear_backward = Operator("triton_linear_backward", _backward, _backward_fake)
+linear = Operator("triton_linear", _forward, _fake, (_save, _gradients))

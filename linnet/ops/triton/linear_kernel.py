@@ -1,0 +1,170 @@
+"""Linear attention as one kernel that serves forward and backward: o, dq, dk and dv are the same sum (M1, M9).
+
+    out_t = sum_s (a_t . b_s + x_t y_s) c_s w_s
+
+over the tokens s that t sees. o has (a, b, w) = (q, k, v), dq has (g, v, k); over the future, dv has (k, q, g) and dk
+(v, g, q). Where normalized, x and y carry -g . o, and c and `gain` the inverse of the normalizer.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from linnet.ops.precision import EPS
+from linnet.ops.triton import tiles
+from linnet.ops.triton.states import Around
+from linnet.ops.triton.tiles import (
+    ALL,
+    FUTURE,
+    PAST,
+    Maybe,
+    load_numbers,
+    load_rows,
+    padded,
+    precision,
+    product,
+    store_rows,
+    view,
+)  # fmt: skip
+
+
+@triton.jit
+def from_state(  # type: ignore[no-untyped-def]
+    sums, total, a, S, z, reads, bh, span, H, i, N, D, e, E, BK: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Adds a_t S to `sums`, and a_t . z to `total`, for the tokens that read this state."""
+    start, of_head, of_span, of_row, of_column = S
+    start += bh * of_head + span * of_span
+    for k in range(0, D, BK):
+        d = k + tl.arange(0, BK)
+        a_ = load_rows(a, bh, H, i, N, d, D)
+        a_ = tl.where(reads[:, None], a_, 0.0).to(a_.dtype)
+        inside = (d < D)[:, None] & (e < E)[None, :]
+        S_ = tl.load(start + d[:, None] * of_row + e[None, :] * of_column, inside, 0.0)
+        sums += product(a_, S_, PRECISION)
+        if z is not None:
+            z_start, z_head, z_span, z_row = z
+            z_ = tl.load(z_start + bh * z_head + span * z_span + d, d < D, 0.0)
+            total += tl.sum(a_.to(tl.float32) * z_[None, :], 1)
+    return sums, total
+
+
+@triton.jit
+def linear_sums(  # type: ignore[no-untyped-def]
+    a, b, w, out, S, z, m, S_later, z_later, m_later, x, y, c, gain, den, real_keys, real_out, run, N, D, E, H,
+    SPAN: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BE: tl.constexpr, SIGHT: tl.constexpr,
+    PRECISION: tl.constexpr, EPS: tl.constexpr,
+):  # fmt: skip
+    """C tokens and BE columns of the output: what they see of their span directly, and the rest by states.
+
+    A state's z goes with a, and gives the normalizer, where `den` is asked for; else it goes with x (or 1).
+    """
+    blocks = tl.cdiv(N, C)
+    bh = tl.program_id(0).to(tl.int64) // blocks
+    own = (tl.program_id(0) % blocks) * C
+    span = own // SPAN
+    batch = bh // H
+    i = own + tl.arange(0, C)
+    e = tl.program_id(1) * BE + tl.arange(0, BE)
+    sums = tl.zeros((C, BE), tl.float32)
+    total = tl.zeros((C,), tl.float32)
+    reads = i < N
+    x_ = tl.full((C,), 1.0, tl.float32)
+    if x is not None:
+        x_ = load_numbers(x, bh, i, N)
+    if run is not None:
+        run_i = load_numbers(run, batch, i, N)
+    if S is not None:
+        if run is not None:
+            reads = run_i == load_numbers(run, batch, tl.maximum(span * SPAN - 1, 0), N)
+        z_a = z if den is not None else None
+        sums, total = from_state(sums, total, a, S, z_a, reads, bh, span, H, i, N, D, e, E, BK, PRECISION)
+        if x is not None or y is not None:
+            start, of_head, of_span, of_row = z
+            z_ = tl.load(start + bh * of_head + span * of_span + e, e < E, 0.0)
+            sums += tl.where(reads, x_, 0.0)[:, None] * z_[None, :]
+    if S_later is not None:
+        if run is not None:
+            reads = run_i == load_numbers(run, batch, tl.minimum(span * SPAN + SPAN, N - 1), N)
+        z_a = z_later if den is not None else None
+        sums, total = from_state(sums, total, a, S_later, z_a, reads, bh, span, H, i, N, D, e, E, BK, PRECISION)
+        if x is not None or y is not None:
+            start, of_head, of_span, of_row = z_later
+            z_ = tl.load(start + bh * of_head + span * of_span + e, e < E, 0.0)
+            sums += tl.where(reads, x_, 0.0)[:, None] * z_[None, :]
+    if SIGHT != ALL:
+        low = own if SIGHT == FUTURE else span * SPAN
+        high = own + C if SIGHT == PAST else span * SPAN + SPAN
+        for first in range(low, tl.minimum(high, N), C):
+            s = first + tl.arange(0, C)
+            A = tl.zeros((C, C), tl.float32)
+            for k in range(0, D, BK):
+                d = k + tl.arange(0, BK)
+                a_, b_ = load_rows(a, bh, H, i, N, d, D), load_rows(b, bh, H, s, N, d, D)
+                A += product(a_, tl.trans(b_), PRECISION)
+            if y is not None:
+                A += x_[:, None] * load_numbers(y, bh, s, N)[None, :]
+            elif x is not None:
+                A += x_[:, None]
+            if c is not None:
+                A *= load_numbers(c, bh, s, N)[None, :]
+            real = s < N
+            if real_keys is not None:
+                real &= load_numbers(real_keys, batch, s, N) != 0
+            see = real[None, :]
+            if SIGHT == PAST:
+                see &= s[None, :] <= i[:, None]
+            if SIGHT == FUTURE:
+                see &= s[None, :] >= i[:, None]
+            if run is not None:
+                see &= run_i[:, None] == load_numbers(run, batch, s, N)[None, :]
+            A = tl.where(see, A, 0.0)
+            w_ = load_rows(w, bh, H, s, N, e, E)
+            w_ = tl.where(real[:, None], w_, 0.0).to(w_.dtype)  # what stands in a masked token is never read
+            sums += product(A, w_, PRECISION)  # M7
+            total += tl.sum(A, 1)
+    if den is not None:
+        total = tl.maximum(total, EPS)
+        tl.store(den + bh * N + i, total, i < N)
+        sums /= total[:, None]
+    if gain is not None:
+        sums *= load_numbers(gain, bh, i, N)[:, None]
+    if real_out is not None:
+        sums = tl.where((load_numbers(real_out, batch, i, N) != 0)[:, None], sums, 0.0)
+    store_rows(out, sums, bh, H, i, N, e, E)
+
+
+class Extras(NamedTuple):
+    """What a sum has besides a, b and w: numbers of tokens (B,H,N), and masks (B,N) of keys and of results."""
+
+    x: Maybe = None
+    y: Maybe = None
+    c: Maybe = None
+    gain: Maybe = None
+    den: Maybe = None
+    real_keys: Maybe = None
+    real_out: Maybe = None
+
+
+def sizes(dtype: torch.dtype, D: int, E: int) -> tuple[int, int, int, int]:
+    """Tokens of a block, columns of a and b that are multiplied at once, columns of a program, and its warps.
+
+    Chosen so that no registers are spilled where D and E are 64 or 128; on a GPU nothing has been timed.
+    """
+    if dtype == torch.float32:
+        return 32, 16, min(64, padded(E)), 4
+    return 64, min(64, padded(D)), min(64, padded(E)), 4
+
+
+def linear_sum(out: Tensor, a: Tensor, b: Tensor, w: Tensor, seen: Around, run: Maybe, more: Extras) -> None:
+    """Writes the sum to `out`; a and b have width D, w and `out` E, and so have the states."""
+    (B, H, N, D), E = a.shape, w.shape[3]
+    C, BK, BE, warps = sizes(a.dtype, D, E)
+    C = min(C, tiles.SPAN)
+    linear_sums[(B * H * triton.cdiv(N, C), triton.cdiv(E, BE))](
+        view(a), view(b), view(w), view(out), *seen.views(), *more, run, N, D, E, H, tiles.SPAN, C, BK, BE,
+        seen.sight, precision(a.dtype), EPS, num_warps=warps, num_stages=2,
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""What the kernels share: loading tiles of tokens, products in float32, and the sizes of tiles.
+
+A view is a pointer with its strides, so that tensors may lie in memory as they like, but for the last axis. Programs of
+axis 0 are pairs of a head (one of B * H) and a block of tokens. Optional tensors are None, which the compiler sees.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
+
+from linnet.ops.precision import FLOOR as _FLOOR
+
+Maybe = Tensor | None
+FLOOR = tl.constexpr(_FLOOR)
+SPAN = 128  # tokens between two states
+PAST, FUTURE, BOTH, ALL = (tl.constexpr(sight) for sight in range(4))  # what a token sees; ALL: one state has it all
+
+
+@triton.jit
+def load_rows(x, bh, H, i, N, column, width):  # type: ignore[no-untyped-def]
+    """Tokens i of a view (B,H,N,width) as a tile, 0 outside."""
+    start, of_batch, of_head, of_token = x
+    start += (bh // H) * of_batch + (bh % H) * of_head
+    inside = (i < N)[:, None] & (column < width)[None, :]
+    return tl.load(start + i.to(tl.int64)[:, None] * of_token + column[None, :], inside, 0.0)
+
+
+@triton.jit
+def store_rows(x, tile, bh, H, i, N, column, width):  # type: ignore[no-untyped-def]
+    """Write a tile where `load_rows` would read it."""
+    start, of_batch, of_head, of_token = x
+    start += (bh // H) * of_batch + (bh % H) * of_head
+    inside = (i < N)[:, None] & (column < width)[None, :]
+    tl.store(start + i.to(tl.int64)[:, None] * of_token + column[None, :], tile.to(start.dtype.element_ty), inside)
+
+
+@triton.jit
+def load_numbers(x, row, i, N):  # type: ignore[no-untyped-def]
+    """Numbers of tokens i, or of one token, in a row of x (rows, N), 0 outside."""
+    return tl.load(x + row * N + i, i < N, 0)
+
+
+@triton.jit
+def load_exponents(x, r, less, real, bh, H, i, N, column, width):  # type: ignore[no-untyped-def]
+    """Logarithms of features, of queries less r and the logarithm of the denominator; -inf outside and where masked."""
+    tile = load_rows(x, bh, H, i, N, column, width).to(tl.float32)
+    if r is not None:
+        tile -= load_numbers(r, bh, i, N)[:, None]
+        tile -= load_numbers(less, bh, i, N)[:, None]
+    inside = (i < N)[:, None] & (column < width)[None, :]
+    if real is not None:
+        inside &= load_numbers(real, bh // H, i, N)[:, None] != 0
+    return tl.where(inside, tile, -float("inf"))
+
+
+@triton.jit
+def product(x, y, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x @ y, summed in float32; of half precision only where both are, for a sum rounded to it may overflow."""
+    if PRECISION != "ieee" and x.dtype == y.dtype:
+        return tl.dot(x, y, input_precision=PRECISION)
+    return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=PRECISION)
+
+
+@triton.jit
+def row_products(g, o, den, h, N, E, H, C: tl.constexpr, EP: tl.constexpr, EPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """h_t = -g_t . o_t; with `den`, 0 where the normalizer was raised to EPS and so has no gradient."""
+    blocks = tl.cdiv(N, C)
+    bh = tl.program_id(0).to(tl.int64) // blocks
+    i = (tl.program_id(0) % blocks) * C + tl.arange(0, C)
+    e = tl.arange(0, EP)
+    total = -tl.sum(load_rows(g, bh, H, i, N, e, E).to(tl.float32) * load_rows(o, bh, H, i, N, e, E).to(tl.float32), 1)
+    if den is not None:
+        total = tl.where(load_numbers(den, bh, i, N) > EPS, total, 0.0)
+    tl.store(h + bh * N + i, total, i < N)
+
+
+def minus_dots(g: Tensor, o: Tensor, den: Maybe, eps: float) -> Tensor:
+    """-g_t . o_t (B,H,N) in float32."""
+    (B, H, N, E), C = g.shape, 32
+    h = torch.empty(B, H, N, dtype=torch.float32, device=g.device)
+    row_products[(B * H * triton.cdiv(N, C),)](view(g), view(o), den, h, N, E, H, C, padded(E), eps)
+    return h
+
+
+def interpreted() -> bool:
+    """Whether TRITON_INTERPRET was set when Triton was imported: then kernels run on the CPU."""
+    return isinstance(row_products, InterpretedFunction)
+
+
+def rows(x: Tensor) -> Tensor:
+    """x with adjacent numbers in its last axis, which is all that the kernels ask."""
+    x = x.resolve_neg()
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def empty_rows(x: Tensor) -> Tensor:
+    """Room for a result that lies in memory as x does, if the kernels can write there."""
+    return torch.empty_like(x) if x.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def dense(x: Maybe) -> Maybe:
+    """A state, a mask, or the numbers of tokens, without gaps."""
+    return None if x is None else x.resolve_neg().contiguous()
+
+
+def view(x: Tensor) -> tuple[Tensor, int, int, int]:
+    """A tensor (B,H,N,width) as the kernels take it."""
+    return x, x.stride(0), x.stride(1), x.stride(2)
+
+
+def padded(width: int) -> int:
+    """The power of two that holds a head's width; products want 16 at least."""
+    return max(16, triton.next_power_of_2(width))
+
+
+def precision(dtype: torch.dtype) -> str:
+    """How float32 numbers are multiplied: as they are, or, where inputs are in half precision, with 10 bits.
+
+    The interpreter multiplies bfloat16 wrongly, and must be given float32.
+    """
+    return "ieee" if dtype == torch.float32 or interpreted() else "tf32"

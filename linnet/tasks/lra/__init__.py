@@ -1,0 +1,1 @@
+"""The tasks of the Long Range Arena, one file each: `linnet train lra/listops`."""

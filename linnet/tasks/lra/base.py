@@ -1,0 +1,156 @@
+"""What the tasks of the Long Range Arena share: classify a sequence, by cross entropy, measured by accuracy.
+
+The same sequences can be denoised instead: a share of their tokens is masked and guessed, which is how a run with
+`pretrain = true` begins.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from linnet.config import ArenaConfig, RunConfig
+from linnet.data.lra.sequences import Sequences, digest
+from linnet.data.masking import IGNORE, mask_tokens
+from linnet.errors import InputError
+from linnet.models.config import ModelConfig
+from linnet.tasks.base import Batch, Indices, Sums, Task, Work, perplexity
+
+PAD = 0
+MASKED = 0.15  # share of the tokens that are guessed when a sequence is denoised
+
+
+class ArenaTask(Task):
+    """Sequences of tokens in, one of `classes` out; `tokens` are those that the data use, `vocab_size` the paper's."""
+
+    output = "classifier"
+    classes: ClassVar[int]
+    tokens: ClassVar[int]
+    vocab_size: ClassVar[int]
+    padded: ClassVar[bool] = True  # 0 is padding, not a token
+
+    def __init__(
+        self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
+    ) -> None:
+        super().__init__(config, cache, folder, work)
+        assert isinstance(config.data, ArenaConfig)  # the configuration of these tasks
+        self.data = config.data
+        if cache is None and self.data.cache is not None:
+            self.cache = Path(self.data.cache)
+        self.splits = self.read()
+        for split, sequences in self.splits.items():
+            sequences.check(f"the {split} split", self.classes)
+
+    @abstractmethod
+    def read(self) -> dict[str, Sequences]:
+        """The sequences of each split, none longer than `data.context`."""
+
+    @staticmethod
+    def rank(metrics: Mapping[str, Any]) -> float:
+        """The best checkpoint is that of the highest accuracy, where there is one."""
+        return -float(metrics["accuracy"]) if "accuracy" in metrics else float(metrics["loss"])
+
+    @property
+    def denoises(self) -> bool:
+        """Whether tokens are guessed, not classes."""
+        return self.data.objective == "denoise"
+
+    def model_fields(self) -> dict[str, Any]:
+        """The sizes of the benchmark: a position for each token up to the next power of two; the mask is one more."""
+        guess = self.denoises or self.config.pretrain
+        fields = {
+            "vocab_size": max(self.vocab_size, self.tokens + guess),
+            "max_length": 1 << (self.data.context - 1).bit_length(),
+            "classes": self.classes,
+            "output": "masked_lm" if self.denoises else self.output,
+        }
+        return {**fields, "mean_over": "max_length"} if self.data.rules == "skyformer" else fields
+
+    def check_model(self, model: ModelConfig) -> None:
+        """Also: every token has an embedding, every place a position, and every class an answer."""
+        wanted, context = self.model_fields(), self.data.context
+        if model.output != wanted["output"]:
+            raise InputError(f"model.output is {model.output!r}: {self.config.task} needs {wanted['output']!r} here")
+        tokens = self.tokens + (self.denoises or self.config.pretrain)
+        if model.vocab_size < tokens:
+            raise InputError(f"model.vocab_size is {model.vocab_size}: the data have {tokens} tokens")
+        if model.positions == "learned" and model.max_length < context:
+            raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
+        if model.classes != self.classes:
+            raise InputError(f"model.classes is {model.classes}: the task {self.config.task} has {self.classes}")
+
+    def fingerprint(self) -> dict[str, str]:
+        """SHA-256 of each split."""
+        return {split: digest(sequences.arrays(split)) for split, sequences in self.splits.items()}
+
+    def save(self, folder: Path) -> None:
+        """Nothing: the tokens of the benchmark are fixed."""
+
+    def count(self, split: str) -> int:
+        """Number of sequences."""
+        return len(self.splits[split])
+
+    def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
+        """`ids` (B,N), `labels` (B,), and `key_mask` (B,N) where something is padding."""
+        ids, real = self.rows(split, samples)
+        if self.denoises:
+            return self._gaps(ids, real, samples, epochs)
+        return self.tensors(ids, real, self.splits[split].labels[samples])
+
+    def rows(self, split: str, samples: Indices) -> tuple[Indices, NDArray[np.bool_]]:
+        """Sequences as (B,N), and which of their tokens are real."""
+        ids, real = self.splits[split].rows(samples)
+        return ids, ids != PAD if self.data.rules == "skyformer" else real  # there black pixels are padding
+
+    def _gaps(self, ids: Indices, real: NDArray[np.bool_], samples: Indices, epochs: Indices) -> Batch:
+        """`ids` with gaps, and of the K masked tokens `select` and `targets` (K,)."""
+        targets = np.full_like(ids, IGNORE)
+        for row, (sample, epoch) in enumerate(zip(samples, epochs, strict=True)):
+            key, place = (self.config.seed, int(epoch), int(sample)), np.flatnonzero(real[row])
+            special = (PAD,) if self.padded else ()
+            gaps, found = mask_tokens(ids[row, place], key, self.tokens, self.tokens + 1, special, MASKED)
+            ids[row, place], targets[row, place] = gaps, found
+        select = np.flatnonzero(targets != IGNORE)
+        batch = self.tensors(ids, real, targets.ravel()[select])
+        return {**batch, "select": torch.from_numpy(select)}
+
+    def tensors(self, ids: Indices, real: NDArray[np.bool_], labels: Indices) -> Batch:
+        """A batch as tensors."""
+        batch = {"ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+        return batch if real.all() else {**batch, "key_mask": torch.from_numpy(real)}
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
+        """Cross entropy in nats, summed over the sequences, or over the masked tokens."""
+        logits, labels = self._logits(model, batch), batch["labels"]
+        return cross_entropy(logits, labels, reduction="sum"), len(labels)
+
+    def measure(self, model: nn.Module, batch: Batch) -> Sums:
+        """Also how often each class was taken for each: rows are true classes, columns are answers."""
+        logits, labels = self._logits(model, batch), batch["labels"]
+        loss = cross_entropy(logits, labels, reduction="sum")
+        if self.denoises:
+            return {"loss": float(loss), "terms": len(labels)}
+        pairs = labels * self.classes + logits.argmax(dim=-1)
+        confusion = pairs.bincount(minlength=self.classes**2).view(self.classes, self.classes)
+        return {"loss": float(loss), "terms": len(labels), "confusion": confusion.cpu().numpy()}
+
+    def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        given = {name: batch[name] for name in ("key_mask", "select") if name in batch}
+        logits: Tensor = model(batch["ids"], **given)  # (B, classes), or (K, V)
+        return logits.float()
+
+    def metrics(self, split: str, sums: Mapping[str, Any]) -> dict[str, Any]:
+        """Loss and accuracy, over a whole split the confusion matrix too; where tokens are guessed, perplexity."""
+        count, confusion = sums["terms"], sums.get("confusion")
+        mean, context = sums["loss"] / max(count, 1), {"context": self.data.context}
+        if confusion is None:
+            return {"split": split, "loss": mean, "perplexity": perplexity(mean), "tokens": count, **context}
+        accuracy = float(np.trace(confusion)) / count
+        found: dict[str, Any] = {"split": split, "loss": mean, "accuracy": accuracy, "samples": count, **context}
+        return {**found, "confusion": confusion.tolist()} if count == self.count(split) else found

@@ -1,0 +1,32 @@
+"""LRA Image: what a picture of 32 by 32 grey pixels shows, read as a sequence of 1,024 tokens."""
+
+from pathlib import Path
+
+from linnet.config import ArenaConfig
+from linnet.data.lra.image import CLASSES, PIXELS, default_path, read_image
+from linnet.data.lra.sequences import Sequences
+from linnet.errors import InputError
+from linnet.registry import TASK
+from linnet.tasks.lra.base import ArenaTask
+
+
+@TASK.add("lra/image")
+class Image(ArenaTask):
+    """Ten classes; a token is a grey level, black too, except by the rules of "skyformer", where it is padding."""
+
+    classes = CLASSES
+    tokens = 256
+    vocab_size = 256
+    padded = False
+
+    @staticmethod
+    def places(data: ArenaConfig) -> dict[str, Path]:
+        """The pictures in LINNET_DATA."""
+        return {} if data.path is not None else {"path": default_path()}
+
+    def read(self) -> dict[str, Sequences]:
+        """Row after row."""
+        data = self.data
+        if data.context < PIXELS:
+            raise InputError(f"data.context is {data.context}: a picture has {PIXELS:,} pixels")
+        return read_image(Path(data.path or default_path()), self.work("reading the pictures"))

@@ -1,0 +1,63 @@
+"""LRA Retrieval: do two papers of the ACL Anthology belong together, from the first 4,000 bytes of each."""
+
+from pathlib import Path
+
+import numpy as np
+
+from linnet.data.lra.retrieval import MISSING, Pairs, read_retrieval
+from linnet.data.lra.sequences import Sequences, digest
+from linnet.errors import InputError
+from linnet.registry import TASK
+from linnet.tasks.base import Batch, Indices
+from linnet.tasks.lra.base import ArenaTask
+
+
+class PairsTask(ArenaTask):
+    """Two classes; both documents are read by the same model, and a token is a byte."""
+
+    output = "two_tower"
+    classes = 2
+    tokens = 257
+    vocab_size = 512
+    pairs: dict[str, Pairs]
+
+    def read_pairs(self) -> dict[str, Pairs]:
+        """The pairs of each split, documents cut at `data.context` bytes."""
+        raise NotImplementedError
+
+    def read(self) -> dict[str, Sequences]:
+        """The documents of each split; which belong together is kept beside them."""
+        self.pairs = self.read_pairs()
+        return {split: pairs.documents for split, pairs in self.pairs.items()}
+
+    def fingerprint(self) -> dict[str, str]:
+        """SHA-256 of each split, documents, pairs and labels."""
+        return {
+            split: digest({**pairs.documents.arrays("documents"), "pairs": pairs.pairs, "labels": pairs.labels})
+            for split, pairs in self.pairs.items()
+        }
+
+    def count(self, split: str) -> int:
+        """Number of pairs, or of documents to denoise."""
+        return super().count(split) if self.denoises else len(self.pairs[split])
+
+    def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
+        """`ids` (B,2,N), `labels` (B,) and, where something is padding, `key_mask` (B,2,N)."""
+        if self.denoises:
+            return super().batch(split, samples, epochs)
+        pairs = self.pairs[split]
+        ids, real = pairs.documents.rows(pairs.pairs[samples].ravel())
+        shape = (len(samples), 2, ids.shape[1])
+        return self.tensors(np.ascontiguousarray(ids.reshape(shape)), real.reshape(shape), pairs.labels[samples])
+
+
+@TASK.add("lra/retrieval")
+class Retrieval(PairsTask):
+    """The pairs of the benchmark, from its public tables."""
+
+    def read_pairs(self) -> dict[str, Pairs]:
+        """There is no copy to fall back on: `data.path` names their folder."""
+        data = self.data
+        if data.path is None:
+            raise InputError(f"data.path is not set: {MISSING}")
+        return read_retrieval(Path(data.path), data.context, self.work("reading the pairs"))

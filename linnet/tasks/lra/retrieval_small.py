@@ -1,0 +1,24 @@
+"""A small real stand-in for LRA Retrieval: does one of 1,669 papers of the ACL Anthology cite the other."""
+
+from pathlib import Path
+
+from linnet.config import ArenaConfig
+from linnet.data.lra.retrieval import Pairs, default_path, read_small
+from linnet.registry import TASK
+from linnet.tasks.lra.retrieval import PairsTask
+
+
+@TASK.add("lra/retrieval_small")
+class RetrievalSmall(PairsTask):
+    """The same model and task; a result on it is not one of LRA Retrieval."""
+
+    @staticmethod
+    def places(data: ArenaConfig) -> dict[str, Path]:
+        """The papers in LINNET_DATA."""
+        return {} if data.path is not None else {"path": default_path()}
+
+    def read_pairs(self) -> dict[str, Pairs]:
+        """`data.variant` decides the splits and the pairs that are none."""
+        data = self.data
+        self.work("reading the papers")(0, 1)
+        return read_small(Path(data.path or default_path()), data.context, data.variant)

@@ -1,0 +1,28 @@
+"""LRA Text: is a film review good or bad, from its first 4,000 bytes."""
+
+from pathlib import Path
+
+from linnet.config import ArenaConfig
+from linnet.data.lra.sequences import Sequences
+from linnet.data.lra.text import default_path, read_text
+from linnet.registry import TASK
+from linnet.tasks.lra.base import ArenaTask
+
+
+@TASK.add("lra/text")
+class Text(ArenaTask):
+    """Two classes; a token is a byte."""
+
+    classes = 2
+    tokens = 257
+    vocab_size = 512
+
+    @staticmethod
+    def places(data: ArenaConfig) -> dict[str, Path]:
+        """The reviews in LINNET_DATA."""
+        return {} if data.path is not None else {"path": default_path()}
+
+    def read(self) -> dict[str, Sequences]:
+        """Cut at `data.context` bytes."""
+        data = self.data
+        return read_text(Path(data.path or default_path()), data.context, self.work("reading the reviews"))

@@ -1,0 +1,72 @@
+"""Instruments along training: what the attention of a model does on one block of text, every so many updates.
+
+It reads the weights and draws nothing at random, so a run that is watched has the bits of one that is not.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnet.analysis.analyze import measure
+from linnet.analysis.instruments.base import of_model
+from linnet.errors import InputError, unknown
+from linnet.models.backbone import Model
+from linnet.registry import INSTRUMENT
+from linnet.tasks.base import EVALUATION, Task
+
+DIGITS = 6
+
+
+def check_instruments(names: Sequence[str]) -> None:
+    """The one-line error for what cannot be recorded along training: it must give a number a head."""
+    able = [name for name in INSTRUMENT.names() if INSTRUMENT[name].shows and INSTRUMENT[name].reads == "weights"]
+    for name in names:
+        if name in INSTRUMENT and name not in able:
+            raise InputError(f"train.instruments has {name!r}, which gives no number a head: one of {', '.join(able)}")
+        if name not in INSTRUMENT:
+            raise unknown("train.instruments", name, able)
+
+
+def validation_blocks(task: Task, count: int) -> Tensor:
+    """The first whole blocks (B,N) of the validation split, at most `count`; without any, the first one's real tokens.
+
+    Padding is inert, so that it can be cut off.
+    """
+    samples = np.arange(min(count, task.count("valid")))
+    batch = task.batch("valid", samples, np.full_like(samples, EVALUATION))
+    ids = batch["ids"]
+    real = batch.get("key_mask", torch.ones_like(ids, dtype=torch.bool)).bool()
+    whole = real.all(dim=1)
+    return ids[whole] if bool(whole.any()) else ids[:1][real[:1]][None]
+
+
+class Watch:
+    """`read` gives a record of the instruments' numbers by layer and head, on the first block to validate on."""
+
+    def __init__(self, names: Sequence[str], task: Task, device: torch.device) -> None:
+        self.names = names
+        self.ids = validation_blocks(task, 1).to(device)
+
+    def read(self, model: Model) -> dict[str, Any]:
+        """`layers`, and for each instrument its values: a list over layers of lists over heads, None where refused."""
+        training = model.training
+        model.eval()
+        try:
+            layers = measure(of_model(model, self.ids), self.names)["layers"]
+        finally:
+            model.train(training)
+        values: dict[str, dict[str, list[Any]]] = {}
+        for name in self.names:
+            for value in INSTRUMENT[name].shows:
+                found = [layer["values"].get(name, {}).get(value) for layer in layers]
+                if any(heads is not None for heads in found):
+                    values.setdefault(name, {})[value] = [_short(heads) for heads in found]
+        return {"layers": [layer["name"] for layer in layers], "values": values}
+
+
+def _short(heads: list[float | None] | None) -> list[float | None] | None:
+    """So many digits as a curve needs."""
+    return None if heads is None else [None if x is None else float(f"{x:.{DIGITS}g}") for x in heads]

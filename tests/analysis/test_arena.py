@@ -1,0 +1,112 @@
+"""Results of the Long Range Arena: the tables say what the records hold, and the figures can be drawn."""
+
+import copy
+
+import pytest
+
+from linnet.analysis.arena import accuracy_curves, accuracy_table, circles, speed_curves, speed_table
+from linnet.analysis.figures import save_figures, to_plotly
+from linnet.analysis.results import rendered, to_markdown, view
+from linnet.errors import LinnetError
+
+TRAIN = {"steps": 100, "batch": 4, "accumulate": 1, "pretrain_steps": 0}
+
+
+def record(row, task, accuracy, seed=0, **train):
+    return {
+        "row": row,
+        "seed": seed,
+        "command": "linnet reproduce x",
+        "config": {"task": task, "pretrain": False, "train": {**TRAIN, **train}, "data": {"context": 9}},
+        "environment": {"linnet": "1", "torch": "2"},
+        "curve": [
+            {"split": "train", "step": 50},
+            *({"split": "valid", "step": step, "accuracy": accuracy * step / 100} for step in (50, 100)),
+        ],
+        "valid": {"accuracy": accuracy},
+        "test": {"accuracy": accuracy, "loss": 1.0},
+    }
+
+
+@pytest.fixture
+def scores():
+    return [
+        record("T2", "lra/text", 0.5),
+        record("T2", "lra/text", 0.6, seed=1),
+        record("T2", "lra/listops", 0.4),
+        record("vanilla", "lra/text", 0.3),
+        record("vanilla", "lra/listops", 0.2),
+    ]
+
+
+@pytest.fixture
+def speeds():
+    environment = {"linnet": "1", "torch": "2", "machine": "m", "cores": 2, "threads": 1}
+
+    def at(tokens, train):
+        rows = [
+            {"row": "vanilla", "training": 1.0, "inference": 2.0, "memory": 4_000_000},
+            {"row": "T2", "training": train, "inference": 2 * train, "memory": 1_000_000},
+        ]
+        about = {"batch": 4, "others": 0.25, "environment": environment, "command": "linnet reproduce x"}
+        return {"tokens": tokens, "rows": rows, **about}
+
+    return [at(2048, 5.0), at(1024, 3.0)]
+
+
+def test_accuracy_by_task_with_the_mean_and_range_over_seeds(scores):
+    head, _, first, second, *_ = accuracy_table(scores).splitlines()
+    assert head == "| system | text | listops | average |"
+    assert first == "| T2 | 55.00 (50.00 to 60.00, 2 seeds) | 40.00 | 47.50 |"
+    assert second == "| vanilla | 30.00 | 20.00 | 25.00 |"
+
+
+def test_there_is_no_average_of_what_is_not_there(scores):
+    lines = accuracy_table(scores[:-1]).splitlines()
+    assert lines[0] == "| system | text | listops |"
+    assert "| vanilla | 30.00 | - |" in lines
+
+
+def test_unequal_budgets_on_a_task_are_refused(scores):
+    with pytest.raises(LinnetError, match="the runs on lra/text had different budgets"):
+        accuracy_table([*scores, record("T1", "lra/text", 0.1, steps=101)])
+    before = record("T2, pretrained", "lra/text", 0.1, steps=60, pretrain_steps=40)
+    before["config"]["pretrain"] = True
+    assert "T2, pretrained" in accuracy_table([*scores, before])
+
+
+def test_speed_beside_vanilla(speeds):
+    table = speed_table(speeds).splitlines()
+    assert table[0] == "| inference, steps a second | 1,024 | 2,048 |"
+    assert "| T2 | 6 (3.00) | 10 (5.00) |" in table
+    assert "| T2 | 3 (3.00) | 5 (5.00) |" in table
+    assert "| vanilla | 4 | 4 |" in table  # megabytes
+    assert "up to 0.2 cores busy" in table[-1]
+
+
+def test_records_are_known_by_what_they_hold(scores, speeds):
+    assert to_markdown(scores) == accuracy_table(scores)
+    assert to_markdown(speeds) == speed_table(speeds)
+    assert "![validation accuracy against steps](x.png)" in rendered(scores, "x.png")
+    assert [figure.title for figure in view(scores).figures(scores, "")] == ["text", "listops"]
+    assert [figure.title for figure in view(speeds).figures(speeds, "")] == ["Inference", "Training"]
+
+
+def test_circles_hold_score_speed_and_memory(scores, speeds):
+    figure = circles(scores, speeds, 2048, "note")
+    found = {series.name: (series.x, series.y, series.sizes) for series in figure.series}
+    assert found["T2"] == ([5.0], [47.5], [1_000_000])
+    assert found["vanilla"] == ([1.0], [25.0], [4_000_000])
+    small, large = (trace["marker"]["size"][0] for trace in sorted(
+        to_plotly(figure)["data"], key=lambda trace: trace["marker"]["size"][0]
+    ))  # fmt: skip
+    assert large / small == pytest.approx(2)  # areas are as 4 to 1
+    with pytest.raises(LinnetError, match="no row of 4,096 tokens"):
+        circles(scores, speeds, 4096, "")
+
+
+def test_the_figures_can_be_drawn(scores, speeds, tmp_path):
+    for number, group in enumerate((accuracy_curves(scores, "a"), speed_curves(speeds, "b"))):
+        save_figures(group, tmp_path / f"{number}.png")
+    save_figures([circles(copy.deepcopy(scores), speeds, 1024, "c")], tmp_path / "circles.png")
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in tmp_path.glob("*.png"))

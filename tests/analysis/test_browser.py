@@ -1,0 +1,127 @@
+"""The report in a real browser: it draws, switches tabs, shows maps with their tokens, and asks nobody for anything."""
+
+import json
+import shutil
+
+import pytest
+
+from linnet.analysis.report import write_report
+from linnet.cli.app import run as linnet
+from linnet.storage import write_json
+from tests.analysis.browser import Browser, browser, program
+
+HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
+pytestmark = pytest.mark.skipif(program() is None, reason="needs a browser: chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, trained):
+    """A report of one analyzed run with hostile names in it, and one of two runs."""
+    folder = tmp_path_factory.mktemp("browser")
+    run = shutil.copytree(trained, folder / "run")
+    assert linnet(["analyze", str(run), "--samples", "1", "--json"]) == 0
+    found = json.loads((run / "analysis/analysis.json").read_text())
+    found["tokens"][3] = HOSTILE
+    found["layers"][1]["name"] = f"layer 1 {HOSTILE}"
+    found["layers"][1]["notes"]["entropy"] = HOSTILE
+    write_json(run / "analysis/analysis.json", found)
+    write_report([run], folder / "one.html")
+    write_report([run, trained], folder / "two.html")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+def shown(chromium: Browser) -> list[str]:
+    """The names of the panels that can be seen."""
+    seen = "[...document.querySelectorAll('.panel')].filter(panel => panel.offsetHeight > 0)"
+    return chromium.script(f"{seen}.map(panel => panel.querySelector('h2').textContent)")
+
+
+def assert_clean(chromium: Browser) -> None:
+    """No error, no script of a run's, and nothing was asked for but the file itself (plotly paints maps as data:)."""
+    assert chromium.errors == []
+    assert chromium.script("typeof window.hacked") == "undefined"
+    asked = [url for url in chromium.requests if not url.startswith(("data:", "blob:"))]
+    assert asked == [chromium.script("location.href.split('#')[0]")]
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_it_draws_and_switches_tabs(page, chromium, width):
+    chromium.open(page / "one.html", width)
+    assert shown(chromium) == ["Training"]
+    drawn = "document.querySelectorAll('.panel:not([hidden]) .chart .main-svg').length"
+    assert chromium.script(drawn) >= 4
+    tabs = chromium.script("[...document.querySelectorAll('[role=tab]')].map(tab => tab.textContent)")
+    assert tabs == ["Training", "Attention", "Text", "Configuration", "Environment"]
+    for i, name in enumerate(tabs):
+        chromium.script(f"document.querySelectorAll('[role=tab]')[{i}].click()")
+        assert shown(chromium) == [name]
+        assert chromium.script("document.querySelector('[aria-selected=true]').textContent") == name
+        assert chromium.script("document.documentElement.scrollWidth <= innerWidth"), name  # nothing sticks out
+    assert_clean(chromium)
+
+
+def test_a_map_shows_its_tokens(page, chromium):
+    chromium.open(page / "one.html", fragment="#1")
+    chromium.wait("document.querySelectorAll('.map .heatmaplayer image').length === 1")
+    pictures = "document.querySelectorAll('.thumbs canvas').length"
+    assert chromium.script(pictures) == 4  # two layers of two heads
+    chromium.script("document.querySelector('.map').scrollIntoView({block: 'center'})")
+    place = chromium.script(
+        "(() => { const box = document.querySelector('.map .heatmaplayer image').getBoundingClientRect();"
+        " return [box.x, box.y, box.width, box.height]; })()"
+    )
+    chromium.point(place[0] + place[2] * 3.5 / 32, place[1] + place[3] * 10.5 / 32)  # query 10, key 3
+    chromium.wait("document.querySelector('.readout').textContent.includes('reads')")
+    text = chromium.script("document.querySelector('.readout').textContent")
+    assert text.startswith("10 “")
+    assert f"reads 3 “{HOSTILE}”: " in text
+    weight = float(text.rsplit(" ", 1)[1])
+    assert 0 <= weight <= 1
+    assert_clean(chromium)
+
+
+def test_other_heads_can_be_chosen(page, chromium):
+    chromium.open(page / "one.html", fragment="#1")
+    chromium.wait("document.querySelectorAll('.map .heatmaplayer image').length === 1")
+    chromium.script("document.querySelectorAll('.thumbs button')[3].click()")
+    assert chromium.script("document.querySelector('.readout').textContent").endswith(", head 1")
+    assert chromium.script("[...document.querySelectorAll('.picker select')].map(s => s.value)") == ["1", "1"]
+    chromium.script("document.getElementById('map-layer').value = '0'")
+    chromium.script("document.getElementById('map-layer').dispatchEvent(new Event('change'))")
+    assert chromium.script("document.querySelector('.readout').textContent") == "layer 0 diag, head 1"
+    assert_clean(chromium)
+
+
+def test_keys_move_between_tabs(page, chromium):
+    chromium.open(page / "one.html")
+    chromium.script("document.querySelector('[role=tab]').focus()")
+    for key, name in (("ArrowRight", "Attention"), ("End", "Environment"), ("ArrowRight", "Training")):
+        script = f"document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}', bubbles: true}}))"
+        chromium.script(script)
+        assert shown(chromium) == [name]
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_two_runs_side_by_side(page, chromium, width):
+    chromium.open(page / "two.html", width, fragment="#1")
+    chromium.wait("document.querySelectorAll('.map .heatmaplayer image').length === 1")
+    assert chromium.script("document.documentElement.scrollWidth <= innerWidth")
+    assert chromium.script("document.querySelectorAll('.panel:not([hidden]) .chart .main-svg').length") > 0
+    assert_clean(chromium)
+
+
+def test_without_scripts_everything_is_there(page, chromium):
+    chromium.send("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        chromium.send("Page.navigate", url=(page / "one.html").as_uri())
+        chromium.wait("document.readyState === 'complete'")
+        assert shown(chromium) == ["Training", "Attention", "Text", "Configuration", "Environment"]
+        assert chromium.script("document.querySelector('.tabs').offsetHeight") == 0
+    finally:
+        chromium.send("Emulation.setScriptExecutionDisabled", value=False)

@@ -1,0 +1,103 @@
+"""`linnet bench`: tables, JSON, a page with pictures; Ctrl-C shows what there is."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from linnet.bench import measure
+
+
+def test_a_benchmark_prints_its_tables_and_notes(run):
+    code, out, err = run("bench", "decode", "--quick", "--only", "norm")
+    assert (code, err) == (0, "measuring decode\n")
+    assert "step of a core: time:" in out
+    assert "exponent" in out
+    assert "Tiny sizes" in out
+
+
+def test_json_is_all_there_is_on_standard_output(run):
+    code, out, err = run("bench", "ops", "--quick", "--only", "block_attention, torch", "--lengths", "32,64", "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)["ops"]
+    assert result["command"] == "linnet bench ops --quick --lengths 32,64 --only 'block_attention, torch'"
+    assert {row["tokens"] for row in result["rows"]} == {32, 64}
+    assert all(row["memory"] >= 0 and row["seconds"] > 0 for row in result["rows"])
+
+
+def test_a_folder_gets_json_pictures_and_a_page(run, tmp_path):
+    folder = tmp_path / "mine"
+    code, out, _ = run("bench", "model", "decode", "--quick", "--only", "norm", "--out", folder)
+    assert code == 0
+    assert {path.name for path in folder.iterdir()} == {
+        *("model.json", "decode.json", "model.png", "layer.png", "decode.png")
+    }
+    with Image.open(folder / "layer.png") as picture:
+        assert picture.width > 100
+    page = folder.with_suffix(".md").read_text()
+    assert "## Models and layers" in page and "## Decoding" in page
+    assert str(folder.with_suffix(".md")) in out
+
+
+def test_an_interrupted_benchmark_shows_what_it_has_and_goes_on(run, tmp_path, monkeypatch):
+    folder, measure_group, calls = tmp_path / "b", measure._measure, []
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return measure_group(*args)
+
+    monkeypatch.setattr(measure, "_measure", interrupted)
+    command = ("bench", "decode", "--quick", "--only", "elu", "--out", folder)
+    code, out, _ = run(*command)
+    assert code == 130
+    assert "1 x 128" in out and "1 x 256" not in out
+    assert "Interrupted: this is what there is so far." in out
+    assert [path.name for path in folder.iterdir()] == ["decode.partial.json"]
+    code, out, _ = run(*command)
+    assert code == 0
+    assert "1 x 256" in out
+    assert sorted(path.name for path in folder.iterdir()) == ["decode.json", "decode.png"]
+    assert len(calls) == 2 + 4  # of five groups, four of cores, the first was not measured again
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (["layer"], "unknown benchmark 'layer'"),
+        (["opps"], "did you mean 'ops'?"),
+        (["ops", "--lengths", "512,x"], "--lengths is '512,x'"),
+        (["ops", "--lengths", "0"], "--lengths is '0'"),
+        (["decode", "--lengths", "100"], "a context is a multiple of 128"),
+        (["ops", "--compile"], "--compile is for `linnet bench model` alone"),
+        (["ops", "--only", "nothing"], "nothing has 'nothing' in its name"),
+        (["peers", "--out", "x"], "peers is measured alone"),
+        (["ops", "peers"], "peers is measured alone"),
+        ([], "Missing argument"),
+    ],
+)
+def test_a_bad_benchmark_is_one_line(run, args, line):
+    code, out, err = run("bench", *args)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert line in err
+
+
+def test_a_file_is_no_folder(run, tmp_path):
+    (tmp_path / "f").write_text("")
+    code, _, err = run("bench", "ops", "--out", tmp_path / "f")
+    assert (code, err) == (2, f"linnet: {tmp_path / 'f'} is not a folder\n")
+
+
+def test_bench_peers_prints_a_row_or_a_reason_for_each(run, monkeypatch):
+    row = {"attention": "performer", "form": "causal", "package": "theirs", "version": "1.0", "others": 0.0}
+    row |= {"ours": 0.25, "theirs": 1.0, "speedup": 4.0}
+    settings = {"batch": 4, "heads": 8, "head_dim": 64, "tokens": 2048, "size": 128, "rounds": 5, "threads": 1}
+    absent = {"attention": "linformer", "form": "bidirectional", "package": "linformer", "reason": "pip install it"}
+    found = {"settings": settings, "rows": [row], "skipped": [absent]}
+    monkeypatch.setattr("linnet.bench.pairs.measure_pairs", lambda progress: found)
+    code, out, err = run("bench", "peers")
+    assert (code, err) == (0, "")
+    assert "4.00x" in out and "250 ms" in out
+    assert "not measured: linformer, bidirectional: linformer: pip install it" in out
+    assert json.loads(run("bench", "peers", "--json")[1]) == found

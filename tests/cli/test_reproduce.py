@@ -1,0 +1,46 @@
+"""`linnet reproduce` for what is measured and drawn: TransNormer's Table 7 and Figure 1, at the smallest real size."""
+
+import json
+
+import pytest
+
+from linnet.bench import arena as bench
+from linnet.train import arena
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "LENGTHS", (64, 2048))
+    monkeypatch.setattr(bench, "BATCH", 1)
+    monkeypatch.setattr(bench, "peak_memory", lambda name, tokens: 1000 * tokens)  # measured in tests/bench
+    monkeypatch.setattr(arena, "COMPARED", {"T2": "transnormer_t2", "vanilla": "vanilla"})
+    return tmp_path
+
+
+def test_table_7_and_figure_1(small, run):
+    code, out, _ = run("reproduce", "transnormer-table7")
+    assert code == 0
+    assert "| inference, steps a second | 64 | 2,048 |" in out
+    assert "2 of 2 runs are done" in out
+    results = small / "runs" / "transnormer-table7-cpu" / "results"
+    before = (results / "n64.json").read_bytes()
+    assert run("reproduce", "transnormer-table7", "--json")[0] == 0
+    assert (results / "n64.json").read_bytes() == before  # nothing is measured again
+    code, _, err = run("reproduce", "transnormer-figure1")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "holds no results: `linnet reproduce transnormer-table6` makes them" in err
+    scores = small / "runs" / "transnormer-table6-cpu" / "results"
+    scores.mkdir(parents=True)
+    for name, accuracy in (("T2", 0.4), ("vanilla", 0.3)):
+        record = {"row": name, "seed": 0, "config": {"task": "lra/listops"}, "test": {"accuracy": accuracy}}
+        (scores / f"{name}.json").write_text(json.dumps(record))
+    code, out, _ = run("reproduce", "transnormer-figure1", "--json")
+    assert code == 0
+    assert sorted(json.loads(out)["systems"]) == ["T2", "vanilla"]
+    assert (small / "runs" / "transnormer-figure1-cpu.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_speed_has_no_other_scale(small, run):
+    code, _, err = run("reproduce", "transnormer-table7", "--scale", "paper")
+    assert (code, "unknown scale 'paper'" in err) == (2, True)

@@ -1,0 +1,92 @@
+"""The public TSV form of ListOps: written, read again, and refused with file and line where it is wrong."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from linnet.data.lra.listops import draw_trees, generate
+from linnet.data.lra.listops_tsv import HEADER, NAMES, read_tsv, render, write_tsv
+from linnet.errors import InputError
+
+GOOD = "( ( ( [MAX 2 ) 9 ) ] )\t9"
+
+
+@pytest.fixture
+def written(tmp_path):
+    write_tsv(tmp_path / "new", {"train": 30, "valid": 3, "test": 2}, seed=5)
+    return tmp_path / "new"
+
+
+def test_files_hold_the_generated_trees_in_order(written):
+    parts = [read_tsv(written / name, 2000) for name in NAMES.values()]
+    assert [len(part.values) for part in parts] == [30, 3, 2]
+    (trees,) = generate(5, 35)
+    assert np.array_equal(np.concatenate([part.tokens for part in parts]), trees.tokens)
+    assert np.array_equal(np.concatenate([part.values for part in parts]), trees.values)
+    assert sorted(path.name for path in written.iterdir()) == sorted(NAMES.values())
+
+
+def test_a_tree_is_nested_pairs():
+    trees = draw_trees(0, 0).select(np.arange(20))
+    for text, (a, b) in zip(render(trees.tokens, trees.starts), itertools.pairwise(trees.starts), strict=True):
+        assert text.count("(") == text.count(")")
+        assert len(text.replace("(", "").replace(")", "").split()) == b - a
+        depth = np.cumsum([{"(": 1, ")": -1}.get(character, 0) for character in text])
+        assert depth[:-1].min() == 1
+        assert depth[-1] == 0
+
+
+def test_the_example_of_the_public_form(tmp_path):
+    nested = "( ( ( ( [SM ( ( ( [MAX 2 ) 9 ) ] ) ) 4 ) 1 ) ] )\t4"
+    (tmp_path / "x.tsv").write_text(f"{HEADER}\n{GOOD}\n{nested}\n[MIN 3 4 ]\t3\n")
+    trees = read_tsv(tmp_path / "x.tsv", 2000)
+    assert trees.values.tolist() == [9, 4, 3]
+    assert render(trees.tokens, trees.starts)[:2] == [GOOD.split("\t")[0], nested.split("\t")[0]]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("( ( ( [MAX 2 ) 9 ) ] )\t8", "the target is 8, but the value of the tree is 9"),
+        ("( ( ( [MAX 2 ) 9 ) ] )\t12", "the target is '12', not a digit"),
+        ("( ( ( [MAX 2 ) 9 ) ] )", "it has 1 columns, not Source and Target"),
+        ("( ( ( [MAX 2 ) 9 ) ] )\t9\t9", "it has 3 columns"),
+        ("( ( ( [MAX 2 ) 12 ) ] )\t9", "'12' is no symbol of ListOps"),
+        ("( ( ( [AVG 2 ) 9 ) ] )\t9", "'[AVG' is no symbol of ListOps"),
+        ("( ( [MAX 2 ) 9 )\t9", "the brackets do not match"),
+        ("[MAX ]\t9", "the brackets do not match, or an operator has no arguments"),
+        ("( ( [MAX 2 ) 9 ) ] )\t9", "the parentheses are not those of the tree"),
+        ("( ( ( [MAX ( 2 ) 9 ) ] )\t9", "the parentheses are not those of the tree"),
+        ("\t9", "the tree is empty"),
+        (f"[MAX {'7 ' * 20}]\t7", "the tree has 22 tokens, more than 21"),
+        ("( ( ( [MAX 2 ) 9 ) ] )\xa0\t9", "the byte 0xc2 is not ASCII text"),
+    ],
+)
+def test_a_wrong_row_is_one_line_with_its_place(tmp_path, line, message):
+    path = tmp_path / "x.tsv"
+    path.write_text(f"{HEADER}\n{GOOD}\n{line}\n{GOOD}\n")
+    with pytest.raises(InputError) as error:
+        read_tsv(path, 21)
+    assert str(error.value).startswith(f"{path}, line 3: ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_wrong_header_and_an_empty_file(tmp_path):
+    path = tmp_path / "x.tsv"
+    path.write_text(f"{GOOD}\n")
+    with pytest.raises(InputError, match="line 1: the header is not Source and Target"):
+        read_tsv(path, 2000)
+    path.write_text(f"{HEADER}\n")
+    with pytest.raises(InputError, match="has no rows"):
+        read_tsv(path, 2000)
+
+
+def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_tsv(tmp_path / "new", {"train": 30, "valid": 3, "test": 2}, 0, stop)
+    assert list((tmp_path / "new").iterdir()) == []

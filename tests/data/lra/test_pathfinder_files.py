@@ -1,0 +1,101 @@
+"""Pathfinder on disk: shards that go on after a stop, for any number of processes, and the public layout."""
+
+import io
+
+import numpy as np
+import pytest
+
+from linnet.data.lra.pathfinder_files import ABOUT, read_public, read_shards, sheet, write_shards
+from linnet.data.lra.png import encode
+from linnet.errors import InputError
+
+
+def test_a_set_goes_on_where_it_was(tmp_path):
+    told = []
+    write_shards(tmp_path / "a", 12, 0, 1, lambda done, total: told.append((done, total)), shard=5)
+    whole = read_shards(tmp_path / "a")
+    assert told == [(0, 12), (5, 12), (10, 12), (12, 12)]
+    assert len(whole) == 12
+    (tmp_path / "a" / "shard-00000.safetensors").unlink()
+    damaged = tmp_path / "a" / "shard-00002.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    before = (tmp_path / "a" / "shard-00001.safetensors").stat().st_mtime_ns
+    with pytest.raises(InputError, match=r"shard-00000.safetensors is missing or damaged: `linnet data pathfinder"):
+        read_shards(tmp_path / "a")
+    write_shards(tmp_path / "a", 12, 0, 1, shard=5)
+    assert (tmp_path / "a" / "shard-00001.safetensors").stat().st_mtime_ns == before
+    assert np.array_equal(read_shards(tmp_path / "a").tokens, whole.tokens)
+
+
+def test_other_pictures_are_not_mixed_in(tmp_path):
+    write_shards(tmp_path, 3, 0, 1)
+    for count, seed in ((3, 1), (4, 0)):
+        with pytest.raises(InputError, match="holds other pictures"):
+            write_shards(tmp_path, count, seed, 1)
+    (tmp_path / ABOUT).write_text("{}")
+    with pytest.raises(InputError, match="is not of pictures that this linnet generated"):
+        read_shards(tmp_path)
+
+
+def test_two_processes_write_what_one_does(tmp_path):
+    for workers in (1, 2):
+        write_shards(tmp_path / str(workers), 12, 4, workers, shard=5)
+    one, two = (read_shards(tmp_path / str(workers)) for workers in (1, 2))
+    assert np.array_equal(one.tokens, two.tokens)
+    assert np.array_equal(one.labels, two.labels)
+
+
+@pytest.fixture
+def public(tmp_path):
+    """Three pictures in the layout of the public release, one of them an empty file."""
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (3, 32, 32), dtype=np.uint8)
+    for folder, names in (("0", ("sample_0.png", "sample_1.png")), ("7", ("sample_0.png",))):
+        (tmp_path / "imgs" / folder).mkdir(parents=True)
+        for name in names:
+            (tmp_path / "imgs" / folder / name).write_bytes(encode(pictures[(folder == "7") + int(name[7])]))
+    (tmp_path / "imgs" / "0" / "sample_9.png").write_bytes(b"")
+    (tmp_path / "metadata").mkdir()
+    text = "imgs/0 sample_0.png 0 1 1.0 14\nimgs/0 sample_1.png 1 0 1.0 14\nimgs/0 sample_9.png 9 0 1.0 14\n"
+    (tmp_path / "metadata" / "0.npy").write_text(text)
+    table = io.BytesIO()
+    np.save(table, np.array([["imgs/7", "sample_0.png", "0", "1", "1.0"]]))
+    (tmp_path / "metadata" / "7.npy").write_bytes(table.getvalue())
+    return tmp_path, pictures
+
+
+def test_the_public_layout(public):
+    folder, pictures = public
+    found = read_public(folder)
+    assert np.array_equal(found.tokens.reshape(3, 32, 32)[:2], pictures[:2])
+    assert found.labels.tolist() == [1, 0, 1]
+
+
+def test_what_is_wrong_in_the_public_layout_is_one_line(public):
+    folder, _ = public
+    picture = folder / "imgs" / "0" / "sample_1.png"
+    whole = picture.read_bytes()
+    picture.write_bytes(whole[:-20])
+    with pytest.raises(InputError, match=r"sample_1.png is cut short or damaged"):
+        read_public(folder)
+    picture.write_bytes(encode(np.zeros((8, 9), np.uint8)))
+    with pytest.raises(InputError, match=r"sample_1.png has 9 by 8 pixels, not 32 by 32"):
+        read_public(folder)
+    picture.write_bytes(whole)
+    (folder / "metadata" / "0.npy").write_text("imgs/0 sample_0.png 0 1\n")
+    with pytest.raises(InputError, match=r"sample_1.png: .*metadata has no label for it"):
+        read_public(folder)
+    (folder / "metadata" / "0.npy").write_text("imgs/0 sample_0.png 0 2\n")
+    with pytest.raises(InputError, match=r"0.npy, row 1: the fourth column is not a label"):
+        read_public(folder)
+    (folder / "metadata" / "0.npy").write_bytes(b"\x93NUMPY\x01")
+    with pytest.raises(InputError, match=r"0.npy is not a table of the pictures"):
+        read_public(folder)
+
+
+def test_a_sheet_frames_the_connected(public):
+    _, pictures = public
+    whole = sheet(pictures.reshape(3, -1), np.array([1, 0, 1]), scale=2, columns=2)
+    assert whole.shape == (140, 140)
+    assert (whole[0, 0], whole[0, 80], whole[80, 0]) == (255, 70, 255)
+    assert np.array_equal(whole[3:67:2, 3:67:2], pictures[0])

@@ -1,0 +1,271 @@
+"""Readers of Text, Image and Retrieval: the public layouts, as folders and archives, real data, and what is wrong."""
+
+import io
+import lzma
+import tarfile
+
+import numpy as np
+import pytest
+
+from linnet.data.lra import image, retrieval, text
+from linnet.errors import InputError
+
+
+def archive(folder, path):
+    """A .tar.gz of a folder, as it is downloaded."""
+    with tarfile.open(path, "w:gz") as file:
+        file.add(folder, folder.name)
+    return path
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """aclImdb with three reviews a class and split, and files that are not reviews."""
+    root = tmp_path / "aclImdb"
+    for split in ("train", "test"):
+        for kind in ("pos", "neg", "unsup"):
+            (root / split / kind).mkdir(parents=True)
+            for i in range(3):
+                (root / split / kind / f"{i}_7.txt").write_text(f"{split} {kind} {i} é<br />")
+        (root / split / "urls_pos.txt").write_text("http://")
+    return root
+
+
+@pytest.mark.parametrize("form", ["folder", "archive", "parent"])
+def test_reviews(reviews, form, tmp_path):
+    path = {"folder": reviews, "archive": None, "parent": tmp_path}[form] or archive(reviews, tmp_path / "x.tar.gz")
+    splits = text.read_text(path, 4000)
+    assert {split: len(s) for split, s in splits.items()} == {"train": 6, "valid": 6, "test": 6}
+    rows, real = splits["train"].rows(np.arange(6))
+    words = [bytes((row[mask] - 1).astype(np.uint8)).decode() for row, mask in zip(rows, real, strict=True)]
+    assert sorted(words) == sorted(f"train {k} {i} é<br />" for k in ("pos", "neg") for i in range(3))
+    assert all((" pos " in word) == bool(label) for word, label in zip(words, splits["train"].labels, strict=True))
+    assert np.diff(text.read_text(path, 5)["test"].starts).max() == 5
+
+
+def test_what_is_wrong_in_reviews_is_one_line(reviews, tmp_path):
+    (reviews / "test" / "neg" / "1_7.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(InputError, match=r"1_7.txt: the byte 0xe9 is not UTF-8 text"):
+        text.read_text(reviews, 4000)
+    (reviews / "test" / "neg" / "1_7.txt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"1_7.txt is empty"):
+        text.read_text(reviews, 4000)
+    with pytest.raises(InputError, match="nowhere does not exist"):
+        text.read_text(tmp_path / "nowhere", 4000)
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(InputError, match=r"has no reviews train/neg: .*get aclImdb_v1.tar.gz from https://"):
+        text.read_text(tmp_path / "bare", 4000)
+
+
+def test_a_cut_archive_is_one_line(reviews, tmp_path):
+    path = archive(reviews, tmp_path / "x.tar.gz")
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(InputError, match=r"x.tar.gz is not a whole tar archive"):
+        text.read_text(path, 4000)
+    path.write_bytes(b"no archive at all")
+    with pytest.raises(InputError, match=r"x.tar.gz is not a whole tar archive"):
+        text.read_text(path, 4000)
+
+
+def test_nothing_of_an_archive_is_written(tmp_path):
+    """Names that lead out of the folder, absolute ones and links are read as names, or not at all."""
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as file:
+        for name in ("../../train/pos/1.txt", "/train/neg/1.txt", "a/test/pos/1.txt", "a/test/neg/1.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = 4
+            file.addfile(member, io.BytesIO(b"text"))
+        link = tarfile.TarInfo("train/pos/link.txt")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        file.addfile(link)
+    before = sorted(tmp_path.parent.rglob("*"))
+    splits = text.read_text(path, 4000)
+    assert [len(s) for s in splits.values()] == [2, 2, 2]
+    assert sorted(tmp_path.parent.rglob("*")) == before
+
+
+def test_tables_of_reviews(tmp_path):
+    good = b"1\ta\tfine\n0\tb\tawful\n"
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.tsv.xz").write_bytes(lzma.compress(good))
+    assert text.read_text(tmp_path, 10)["test"].labels.tolist() == [1, 0]
+    for content, message in (
+        (good + b"2\tc\tbad\n", r"test.tsv.xz, line 3: the label is 2: it must be 0 to 1"),
+        (good + b"x\tc\tbad\n", r"line 3: the label is 'x': it must be a number from 0 to 1"),
+        (good + b"1\tc\n", r"line 3: it has 2 columns, not 3"),
+        (good + b"1\tc\t\xff\n", r"line 3: the byte 0xff is not UTF-8 text"),
+    ):
+        (tmp_path / "test.tsv.xz").write_bytes(lzma.compress(content))
+        with pytest.raises(InputError, match=message):
+            text.read_text(tmp_path, 10)
+    (tmp_path / "test.tsv.xz").write_bytes(lzma.compress(good)[:-8])
+    with pytest.raises(InputError, match=r"test.tsv.xz is not a whole .xz file"):
+        text.read_text(tmp_path, 10)
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    """Six binary batches of four pictures."""
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
+        records = rng.integers(0, 256, (4, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        (folder / name).write_bytes(records.tobytes())
+    return folder
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_pictures_are_grey_and_in_order(cifar, form, tmp_path):
+    path = cifar if form == "folder" else archive(cifar, tmp_path / "cifar.tar.gz")
+    splits = image.read_image(path)
+    assert {split: len(s) for split, s in splits.items()} == {"train": 18, "valid": 2, "test": 4}
+    record = np.frombuffer((cifar / "data_batch_1.bin").read_bytes(), np.uint8)[:3073].astype(float)
+    red, green, blue = record[1:].reshape(3, 1024)
+    ids, real = splits["train"].rows(np.array([0]))
+    assert np.array_equal(ids[0], np.rint(0.2989 * red + 0.587 * green + 0.114 * blue))
+    assert real.all()
+    assert splits["train"].labels[0] == record[0]
+
+
+def test_what_is_wrong_in_pictures_is_one_line(cifar):
+    last = cifar / "test_batch.bin"
+    whole = last.read_bytes()
+    for content, message in (
+        (whole[:-1], r"test_batch.bin is cut short: it has 12,291 bytes, not a multiple of 3073"),
+        (b"", r"test_batch.bin is cut short"),
+        (bytes([10]) + whole[1:], r"test_batch.bin: the label of picture 1 is 10: it must be 0 to 9"),
+    ):
+        last.write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            image.read_image(cifar)
+    last.unlink()
+    with pytest.raises(InputError, match=r"has no test_batch.bin: .*cifar-10-binary.tar.gz"):
+        image.read_image(cifar)
+    (cifar / "test_batch").write_bytes(b"")
+    with pytest.raises(InputError, match="python version, which is pickled and not read"):
+        image.read_image(cifar)
+
+
+def test_grey_pictures_that_are_damaged(tmp_path):
+    path = tmp_path / "cifar10_gray.npz"
+    x, y = np.zeros((10, 1024), np.uint8), np.arange(10)
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    assert len(image.read_image(tmp_path)["train"]) == 9
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(InputError, match="is not a whole file of grey pictures"):
+        image.read_image(tmp_path)
+    np.savez(path, x_train=x[:, :9], y_train=y, x_test=x, y_test=y)
+    with pytest.raises(InputError, match=r"pictures are uint8 \(10, 9\)"):
+        image.read_image(tmp_path)
+    np.savez(path, x_train=x, y_train=y + 1, x_test=x, y_test=y)
+    with pytest.raises(InputError, match="the label of picture 10 is 10"):
+        image.read_image(tmp_path)
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """The three public tables of pairs."""
+    for name in retrieval.NAMES.values():
+        (tmp_path / name).write_bytes(b"1.0\ta\tb\tpaper a\tpaper b\n0.0\ta\tc\tpaper a\tpaper c is long\n")
+    return tmp_path
+
+
+def test_pairs(tables):
+    splits = retrieval.read_retrieval(tables, 7)
+    pairs = splits["valid"]
+    assert pairs.labels.tolist() == [1, 0]
+    assert len(pairs.documents) == 3  # each kept once
+    assert pairs.pairs.tolist() == [[0, 1], [0, 2]]
+    ids, _ = pairs.documents.rows(pairs.pairs[1])
+    assert bytes((ids - 1).astype(np.uint8).ravel()) == b"paper apaper c"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (b"1.0\ta\tb\tpaper\n", "line 3: it has 4 columns, not 5"),
+        (b"0.5\ta\tb\tx\ty\n", "line 3: the label is '0.5'"),
+        (b"2\ta\tb\tx\ty\n", "line 3: the label is 2: it must be 0 to 1"),
+        (b"1\ta\tb\tx\t\n", "line 3: a text is empty"),
+        (b"1\ta\tb\tx\t\x80\n", "line 3: the byte 0x80 is not UTF-8 text"),
+    ],
+)
+def test_what_is_wrong_in_pairs_is_one_line(tables, row, message):
+    path = tables / "new_aan_pairs.eval.tsv"
+    path.write_bytes(path.read_bytes() + row)
+    with pytest.raises(InputError, match=message):
+        retrieval.read_retrieval(tables, 100)
+
+
+def test_missing_pairs_say_what_to_get(tmp_path):
+    with pytest.raises(InputError, match=r"new_aan_pairs.train.tsv does not exist: .*lra_release.gz"):
+        retrieval.read_retrieval(tmp_path, 100)
+
+
+@pytest.fixture
+def citations(tmp_path):
+    """Two hundred papers, each citing the next ones; one without text."""
+    docs = "".join(f"P{i}\t{'' if i == 9 else f'paper {i}'}\n" for i in range(200))
+    (tmp_path / "docs.tsv.xz").write_bytes(lzma.compress(docs.encode()))
+    cites = "".join(f"P{i}\tP{(i + d) % 200}\n" for i in range(200) for d in (1, 2, 3, 4))
+    (tmp_path / "citations.tsv").write_text(cites)
+    return tmp_path
+
+
+def words(pairs: retrieval.Pairs) -> list[tuple[int, int]]:
+    """The numbers of the papers of each pair."""
+    ids, real = pairs.documents.rows(pairs.pairs.ravel())
+    names = [bytes((row[mask] - 1).astype(np.uint8)) for row, mask in zip(ids, real, strict=True)]
+    numbers = [int(name.removeprefix(b"paper ")) for name in names]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def test_no_paper_is_in_two_splits_and_labels_are_citations(citations):
+    splits = retrieval.read_small(citations, 100)
+    seen: dict[int, str] = {}
+    for split, pairs in splits.items():
+        assert pairs.labels.mean() == 0.5
+        for (a, b), label in zip(words(pairs), pairs.labels, strict=True):
+            assert seen.setdefault(a, split) == seen.setdefault(b, split) == split
+            cites, cited = (b - a) % 200 in (1, 2, 3, 4), (a - b) % 200 in (1, 2, 3, 4)
+            assert cites if label else not cites and not cited and a != b
+    assert 9 not in seen
+    assert words(retrieval.read_small(citations, 100)["train"]) == words(splits["train"])
+    assert words(retrieval.read_small(citations, 100, seed=1)["train"]) != words(splits["train"])
+
+
+def test_what_is_wrong_in_citations_is_one_line(citations):
+    (citations / "citations.tsv").write_text("P1\tQ2\n")
+    with pytest.raises(InputError, match=r"citations.tsv, line 1: 'Q2' is no id in docs.tsv.xz"):
+        retrieval.read_small(citations, 100)
+    (citations / "citations.tsv").unlink()
+    with pytest.raises(InputError, match=r"citations.tsv does not exist"):
+        retrieval.read_small(citations, 100)
+    (citations / "docs.tsv.xz").write_bytes(lzma.compress(b"P1\tx\nP1\ty\n"))
+    with pytest.raises(InputError, match=r"docs.tsv.xz, line 2: the id 'P1' is there twice"):
+        retrieval.read_small(citations, 100)
+
+
+def test_without_data_the_error_says_what_to_get(monkeypatch, tmp_path):
+    monkeypatch.delenv("LINNET_DATA", raising=False)
+    for module in (text, image, retrieval):
+        with pytest.raises(InputError, match=r"data.path is not set, nor is LINNET_DATA: .*needs"):
+            module.default_path()
+    monkeypatch.setenv("LINNET_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=r"imdb does not exist: LRA Text needs .*https://"):
+        text.default_path()
+
+
+def test_the_real_data(data_dir):
+    data_dir("imdb"), data_dir("cifar10-gray"), data_dir("aan-small")
+    reviews = text.read_text(text.default_path(), 4000)
+    assert [len(reviews[split]) for split in ("train", "test")] == [25_000, 25_000]
+    assert reviews["train"].labels.mean() == 0.5
+    assert np.diff(reviews["train"].starts).max() == 4000
+    pictures = image.read_image(image.default_path())
+    assert [len(s) for s in pictures.values()] == [45_000, 5_000, 10_000]
+    assert np.bincount(pictures["test"].labels).tolist() == [1000] * 10
+    pairs = retrieval.read_small(retrieval.default_path(), 4000)
+    assert [len(p) for p in pairs.values()] == [2212, 224, 190]

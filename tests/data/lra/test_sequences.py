@@ -1,0 +1,80 @@
+"""Sequences in one array: as padded rows, in splits, checked; and a cache that trusts no file that has changed."""
+
+import numpy as np
+import pytest
+
+from linnet.data.lra.sequences import Sequences, cached, digest, load_arrays, save_arrays
+from linnet.errors import InputError
+
+ROWS = [b"abc", b"\xff", b"de", b"\0\0"]
+
+
+@pytest.fixture
+def sequences() -> Sequences:
+    return Sequences.of(ROWS, [0, 1, 1, 0])
+
+
+def test_rows_are_padded_with_zero_to_the_longest_of_them(sequences):
+    ids, real = sequences.rows(np.array([2, 0, 3]))
+    assert ids.tolist() == [[101, 102, 0], [98, 99, 100], [1, 1, 0]]
+    assert real.tolist() == [[True, True, False], [True] * 3, [True, True, False]]
+    assert sequences.rows(np.array([1]))[0].tolist() == [[256]]
+    assert (ids.dtype, real.dtype) == (np.int64, np.bool_)
+
+
+def test_splits_follow_each_other(sequences):
+    parts = sequences.split(0.25)
+    assert [len(part) for part in parts.values()] == [2, 1, 1]
+    assert parts["valid"].rows(np.array([0]))[0].tolist() == [[101, 102]]
+    assert parts["test"].labels.tolist() == [0]
+    with pytest.raises(InputError, match=r"data\.count is 2"):
+        Sequences.of(ROWS[:2], [0, 0]).split(0.1)
+
+
+def test_checks(sequences):
+    sequences.check("x", 2)
+    with pytest.raises(InputError, match="x: the label of sequence 2 is 1: it must be 0 to 0"):
+        sequences.check("x", 1)
+    with pytest.raises(InputError, match="x: sequence 2 is empty"):
+        Sequences.of([b"a", b""], [0, 0]).check("x", 2)
+    with pytest.raises(InputError, match="x is empty"):
+        Sequences.of([], []).check("x", 2)
+
+
+def test_arrays_and_back(sequences):
+    again = Sequences.from_arrays(sequences.arrays("p"), "p")
+    assert digest(again.arrays("p")) == digest(sequences.arrays("p")) != digest(sequences.arrays("q"))
+
+
+def test_what_is_cached_is_not_built_again(tmp_path, sequences):
+    built = []
+
+    def build():
+        built.append(1)
+        return sequences.arrays("p")
+
+    first, second = (cached("about", build, tmp_path / "new") for _ in range(2))
+    assert digest(first) == digest(second)
+    assert built == [1]
+    cached("about something else", build, tmp_path / "new")
+    assert built == [1, 1]
+    for path in (tmp_path / "new").iterdir():
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    assert digest(cached("about", build, tmp_path / "new")) == digest(first)
+    assert built == [1, 1, 1]
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path, sequences):
+    (tmp_path / "file").write_text("")
+    assert digest(cached("about", lambda: sequences.arrays("p"), tmp_path / "file" / "x")) == digest(
+        sequences.arrays("p")
+    )
+
+
+def test_a_file_is_used_for_what_it_is_about_only(tmp_path, sequences):
+    save_arrays(tmp_path / "x", "one", sequences.arrays("p"))
+    assert load_arrays(tmp_path / "x", "other") is None
+    assert load_arrays(tmp_path / "y", "one") is None
+    assert digest(load_arrays(tmp_path / "x", "one") or {}) == digest(sequences.arrays("p"))

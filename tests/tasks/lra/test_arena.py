@@ -1,0 +1,215 @@
+"""The tasks of the Long Range Arena: what a batch holds, what the loss and the metrics say, and whole runs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from linnet.config import load_recipe
+from linnet.data.lra.listops import END, evaluate
+from linnet.errors import InputError
+from linnet.models.backbone import Model
+from linnet.models.loading import load_model
+from linnet.models.presets import model_config, preset
+from linnet.registry import TASK
+from linnet.train.check import check_config
+from linnet.train.log import Screen
+from linnet.train.run import evaluate_run, resume_run, start_run
+
+TASKS = ("listops", "text", "image", "pathfinder", "retrieval")
+QUIET = Screen(quiet=True)
+each_task = pytest.mark.parametrize("name", TASKS)
+
+
+class Guess(nn.Module):
+    """A model that always gives the same logits, those of `table`."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        super().__init__()
+        self.table = nn.Parameter(table)
+
+    def forward(self, ids: torch.Tensor, key_mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.table.expand(len(ids), -1)
+
+
+def batch_of(task, split="train", count=4):
+    return task.batch(split, np.arange(count), np.zeros(count, np.int64))
+
+
+def weights(folder, step):
+    return (folder / "checkpoints" / f"step-{step}" / "model.safetensors").read_bytes()
+
+
+@each_task
+def test_a_batch(config, name):
+    task = TASK[f"lra/{name}"](config(name))
+    batch = batch_of(task)
+    ids, labels = batch["ids"], batch["labels"]
+    assert ids.dtype == labels.dtype == torch.int64
+    assert ids.shape[0] == len(labels) == 4
+    assert ids.shape[1:-1] == ((2,) if name == "retrieval" else ())
+    assert ids.shape[-1] <= task.config.data.context
+    assert int(ids.max()) < task.tokens
+    assert set(labels.tolist()) <= set(range(task.classes))
+    if name in ("image", "pathfinder"):
+        assert "key_mask" not in batch  # black pixels are pixels
+        assert bool((ids == 0).any())
+    else:
+        assert torch.equal(batch["key_mask"], ids != 0)
+
+
+@each_task
+def test_the_model_has_the_sizes_of_the_benchmark(config, name):
+    context = 4000 if name in ("text", "retrieval") else config(name).data.context
+    task = TASK[f"lra/{name}"](config(name, context=context))
+    counts = {"text": 369_878, "listops": 209_118, "retrieval": 394_454, "pathfinder": 173_270, "image": 157_918}
+    model = Model(model_config({**task.model_fields(), "preset": "transnormer_t2_lra"}))
+    task.check_model(model.config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == counts[name]
+
+
+def test_brackets_are_kept_and_values_are_right(config):
+    batch = batch_of(TASK["lra/listops"](config("listops")))
+    for ids, mask, label in zip(batch["ids"], batch["key_mask"], batch["labels"], strict=True):
+        tokens = ids[mask].numpy().astype(np.uint8)
+        assert (tokens == END).sum() > 10
+        assert evaluate(tokens, np.array([0, len(tokens)])).tolist() == [int(label)]
+
+
+def test_the_older_rules_drop_brackets_and_take_black_for_padding(config):
+    new, old = (TASK["lra/listops"](config("listops", rules=rules)) for rules in ("lra", "skyformer"))
+    one, other = batch_of(new), batch_of(old)
+    for ids, mask, ids_old, mask_old in zip(*(x[k] for x in (one, other) for k in ("ids", "key_mask")), strict=True):
+        kept = ids[mask]
+        assert torch.equal(ids_old[mask_old], kept[kept != END])
+    pictures = TASK["lra/image"](config("image", rules="skyformer"))
+    batch = batch_of(pictures)
+    assert torch.equal(batch["key_mask"], batch["ids"] != 0)
+    assert pictures.model_fields()["mean_over"] == "max_length"
+    assert new.fingerprint() != old.fingerprint()
+
+
+@each_task
+def test_uniform_guesses(config, name):
+    task = TASK[f"lra/{name}"](config(name))
+    metrics = task.evaluate(Guess(torch.zeros(task.classes)), "test")
+    assert metrics["loss"] == pytest.approx(math.log(task.classes))
+    confusion = np.array(metrics["confusion"])
+    assert confusion[:, 1:].sum() == 0  # the first class is always the answer
+    assert confusion.sum() == metrics["samples"] == task.count("test")
+    assert metrics["accuracy"] == pytest.approx(confusion[0, 0] / confusion.sum())
+    assert "confusion" not in task.evaluate(Guess(torch.zeros(task.classes)), "train", batches=1)
+
+
+def test_the_best_checkpoint_has_the_highest_accuracy(config):
+    rank = TASK["lra/text"].rank
+    assert rank({"loss": 0.9, "accuracy": 0.8}) < rank({"loss": 0.1, "accuracy": 0.7})
+    assert rank({"loss": 0.1}) < rank({"loss": 0.2})  # of a run that denoises
+
+
+@each_task
+def test_gaps_are_in_real_tokens_only_and_drawn_anew_each_epoch(config, name):
+    task = TASK[f"lra/{name}"](config(name, objective="denoise"))
+    samples = np.arange(6)
+    first, again, later = (task.batch("train", samples, np.full(6, epoch)) for epoch in (0, 0, 1))
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not torch.equal(first["select"], later["select"])
+    plain, real = task.splits["train"].rows(samples)
+    assert np.array_equal(plain.ravel()[first["select"]], first["labels"])
+    assert real.ravel()[first["select"]].all()
+    assert len(first["select"]) / real.sum() == pytest.approx(0.15, abs=0.06)
+    changed = first["ids"].numpy() != plain
+    assert set(np.flatnonzero(changed)) <= set(first["select"].tolist())
+    assert (first["ids"].numpy()[changed] == task.tokens).mean() > 0.6
+
+
+@pytest.mark.parametrize(("name", "rules"), [*((name, "lra") for name in TASKS), ("listops", "skyformer")])
+def test_a_run_that_was_stopped_ends_in_the_same_bits(config, name, rules, tmp_path):
+    settings = config(name, rules=rules)
+    start_run(settings, tmp_path / "whole", QUIET)
+    part = settings.model_copy(update={"train": settings.train.model_copy(update={"steps": 4})})
+    start_run(part, tmp_path / "part", QUIET)
+    text = (tmp_path / "part" / "config.toml").read_text().replace("\nsteps = 4\n", "\nsteps = 6\n")
+    (tmp_path / "part" / "config.toml").write_text(text)
+    resume_run(tmp_path / "part", QUIET)
+    assert weights(tmp_path / "whole", 6) == weights(tmp_path / "part", 6)
+    metrics = evaluate_run(tmp_path / "part", "test", QUIET, "best")
+    assert metrics["samples"] == sum(map(sum, metrics["confusion"]))
+
+
+def test_the_loss_falls(config, tmp_path):
+    outcome = start_run(config("text", train={"steps": 40, "lr": 3e-3, "eval_every": 40}), tmp_path / "run", QUIET)
+    assert outcome.valid["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["image", "retrieval"])
+def test_pretraining_is_a_run_of_its_own_whose_weights_are_taken_over(config, name, tmp_path):
+    settings = config(name, pretrain=True, train={"steps": 2, "pretrain_steps": 3, "lr": 1e-9})
+    outcome = start_run(settings, tmp_path / "run", QUIET)
+    assert (outcome.step, outcome.signal) == (2, 0)
+    before, after = load_model(tmp_path / "run" / "pretrain"), load_model(tmp_path / "run")
+    assert (before.config.output, after.config.output) == ("masked_lm", TASK[f"lra/{name}"].output)
+    assert before.config.vocab_size == after.config.vocab_size
+    assert torch.allclose(before.embedding.weight, after.embedding.weight, atol=1e-6)  # the rate is almost 0
+    other = start_run(config(name, train={"steps": 2, "lr": 1e-9}), tmp_path / "plain", QUIET)
+    plain = load_model(other.folder)
+    rows = min(len(plain.embedding.weight), len(after.embedding.weight))
+    assert not torch.allclose(plain.embedding.weight[:rows], after.embedding.weight[:rows], atol=1e-4)
+    metrics = [json.loads(line) for line in (tmp_path / "run/pretrain/metrics.jsonl").read_text().splitlines()]
+    assert metrics[-1]["perplexity"] > 1
+
+
+def test_pretraining_goes_on_after_a_stop(config, tmp_path):
+    settings = config("text", pretrain=True, train={"steps": 2, "pretrain_steps": 4, "save_every": 1})
+    start_run(settings, tmp_path / "whole", QUIET)
+    start_run(settings, tmp_path / "part", QUIET)
+    for step in (2, 1):
+        for path in (tmp_path / "part" / "checkpoints" / f"step-{step}").glob("*"):
+            path.unlink()
+        (tmp_path / "part" / "checkpoints" / f"step-{step}").rmdir()
+    newest = tmp_path / "part" / "pretrain" / "checkpoints" / "step-4"
+    for path in newest.glob("*"):
+        path.unlink()
+    newest.rmdir()
+    resume_run(tmp_path / "part", QUIET)
+    assert weights(tmp_path / "part", 2) == weights(tmp_path / "whole", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("listops", {"context": 1000}, "data.context is 1000: trees have up to 1,999 tokens"),
+        ("listops", {"path": "nowhere", "count": None}, "basic_train.tsv does not exist: `linnet data listops"),
+        ("image", {"context": 1000}, "data.context is 1000: a picture has 1,024 pixels"),
+        ("pathfinder", {"context": 1000}, "data.context is 1000: a picture has 1,024 pixels"),
+        ("pathfinder", {"path": "nowhere"}, "nowhere has neither pathfinder.json nor imgs: Pathfinder32 is"),
+        ("retrieval", {"path": None}, "data.path is not set: LRA Retrieval needs new_aan_pairs"),
+    ],
+)
+def test_bad_data_is_one_line(config, name, data, message):
+    with pytest.raises(InputError) as error:
+        TASK[f"lra/{name}"](config(name, **data))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("preset_name", "fields", "line"),
+    [
+        ("vanilla_roberta_small", {}, "model.output is 'masked_lm': lra/text needs 'classifier' here"),
+        ("vanilla_lra", {"vocab_size": 100}, "model.vocab_size is 100: the data have 257 tokens"),
+        ("vanilla_lra", {"max_length": 60}, "model.max_length is 60: data.context is 64"),
+        ("vanilla_lra", {"classes": 3}, "model.classes is 3: the task lra/text has 2"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(config, preset_name, fields, line):
+    with pytest.raises(InputError, match=line):
+        TASK["lra/text"](config("text")).check_model(preset(preset_name, **fields))
+
+
+def test_pretraining_is_of_the_arena_only():
+    with pytest.raises(InputError, match=r"only a task lra/\.\.\. that classifies has it, not this causal_lm"):
+        check_config(load_recipe("smoke", ["pretrain=true"]))
