@@ -4,24 +4,19 @@
 #include "bidirectional.h"
 #include "exponential.h"
 
-// Weights b of a strip's tokens relative to `peak`, which is raised to the largest of them; f as of `raise`.
-// `exponents(i, x)` writes those of token i, padded.
-template <class F>
-static inline bool raise_strip(int64_t M, const Shape& s, float* peak, Strip& x, Weights& w, F exponents) {
+// Weights b of a strip's keys relative to m, which is raised to the largest of them; f as of `raise`.
+static inline bool raise_keys(const ExpHead& h, int64_t t, int64_t M, float* m, Strip& x, Weights& w) {
+    const Shape& s = h.s;
     std::fill(x.q, x.q + s.Dp, NEVER);
     for (int64_t i = 0; i < M; i++) {
-        exponents(i, w.b + i * w.ld);
+        h.key_exponents(t + i, w.b + i * w.ld);
         for (int64_t c = 0; c < s.Dp; c += W) store(x.q + c, most(load(x.q + c), load(w.b + i * w.ld + c)));
     }
-    const bool raised = raise(x.q, s.Dp, peak, x.k, w.f);
+    const bool raised = raise(x.q, s.Dp, m, x.k, w.f);
     for (int64_t i = 0; i < M; i++)
         for (int64_t c = 0; c < s.Dp; c += W)
-            store(w.b + i * w.ld + c, weight(load(w.b + i * w.ld + c) - load(peak + c)));
+            store(w.b + i * w.ld + c, weight(load(w.b + i * w.ld + c) - load(m + c)));
     return raised;
-}
-
-static inline bool raise_keys(const ExpHead& h, int64_t t, int64_t M, float* m, Strip& x, Weights& w) {
-    return raise_strip(M, h.s, m, x, w, [&](int64_t i, float* to) { h.key_exponents(t + i, to); });
 }
 
 static void exp_write_keys(const ExpHead& h, int64_t t, int64_t M, float* S, float* m, Strip& x, Weights& w) {
@@ -48,23 +43,22 @@ static void exp_write_T(const ExpHead& h, int64_t t, int64_t M, float* T, float*
     write(M, h.s.K, h.s.Dp, h.values(t, M, false, 1, x), {w.b, w.ld}, T);
 }
 
+// dq from T; the same queries give to U, relative to the largest keys: what one weighs is at most 1 here as well.
 static void exp_read_T(
-    const ExpHead& h, int64_t t, int64_t M, const float* T, const float* m, float* U, float* peak, Strip& x,
-    Weights& w) {
+    const ExpHead& h, int64_t t, int64_t M, const float* T, const float* m, float* U, Strip& x, Weights& w) {
     const Shape& s = h.s;
     const Rows g = h.gradients(t, M, x);
     for (int64_t i = 0; i < M; i++) h.query_weights(t + i, m, w.a + i * w.ld);
     read(M, s.K, s.Dp, g, T, {x.o, s.Dp}, w.ones);
     h.put_weighted(h.dq, t, M, x.o, w, h.alpha);
-    if (raise_strip(M, s, peak, x, w, [&](int64_t i, float* to) { h.seen(t + i, to); }))
-        shrink_columns(U, s.K, s.Dp, w.f);
-    write(M, s.K, s.Dp, g, {w.b, w.ld}, U);
+    write(M, s.K, s.Dp, g, {w.a, w.ld}, U);
 }
 
+// dk and dv from U and, turned, V; `less` is -m.
 static void exp_read_U(
-    const ExpHead& h, int64_t t, int64_t M, const float* U, const float* V, const float* peak, Strip& x, Weights& w) {
+    const ExpHead& h, int64_t t, int64_t M, const float* U, const float* V, const float* less, Strip& x, Weights& w) {
     const Shape& s = h.s;
-    for (int64_t i = 0; i < M; i++) h.key_weights(t + i, peak, w.a + i * w.ld);
+    for (int64_t i = 0; i < M; i++) h.key_weights(t + i, less, w.a + i * w.ld);
     read(M, s.K, s.Dp, h.values(t, M, false, 1, x), U, {x.o, s.Dp}, w.ones);
     h.put_weighted(h.dk, t, M, x.o, w, h.beta);
     const Out dv = room(h.dv, t, s.E, x.y);
@@ -129,7 +123,7 @@ extern "C" void linnet_exp_bidirectional_backward(const Exponential* problem) {
         Weights w(s);
         Memory own(n * (2 * s.backward() + turned + 2 * s.Dp));
         float *Ts = own.take(n * s.backward()), *Us = own.take(n * s.backward()), *Vs = own.take(n * turned);
-        float *tops = own.take(n * s.Dp), *peaks = own.take(0);
+        float *tops = own.take(n * s.Dp), *negated = own.take(0);
         std::fill(Vs, Vs + n * turned, 0.0f);
 #pragma omp for schedule(dynamic)
         for (int64_t j = 0; j < plan.items; j++)
@@ -138,38 +132,39 @@ extern "C" void linnet_exp_bidirectional_backward(const Exponential* problem) {
                 const auto each_head = [&](auto f) {
                     for (int64_t i = item.first, k = 0; i < item.last; i++, k++)
                         f(i, Ts + k * s.backward(), Us + k * s.backward(), Vs + k * turned, tops + k * s.Dp,
-                          peaks + k * s.Dp);
+                          negated + k * s.Dp);
                 };
                 const auto strips = [&](auto f) {
                     each_strip(nullptr, item, [&](int64_t t, int64_t M, bool) {
-                        each_head([&](int64_t i, float* T, float* U, float* V, float* m, float* peak) {
-                            f(ExpHead(e, i), t, M, T, U, V, m, peak);
+                        each_head([&](int64_t i, float* T, float* U, float* V, float* m, float* less) {
+                            f(ExpHead(e, i), t, M, T, U, V, m, less);
                         });
                     });
                 };
-                each_head([&](int64_t i, float* T, float* U, float*, float* m, float* peak) {
+                each_head([&](int64_t i, float* T, float* U, float*, float* m, float*) {
                     const Head h(e.l, i);
-                    turn_state(h, i, whole ? e.l.S1 : first ? e.l.S0 : nullptr, whole ? e.l.z1 : first ? e.l.z0 : nullptr, T);
+                    const float* S = whole ? e.l.S1 : first ? e.l.S0 : nullptr;
+                    const float* z = whole ? e.l.z1 : first ? e.l.z0 : nullptr;
+                    turn_state(h, i, S, z, T), turn_state(h, i, last ? e.l.gS : nullptr, last ? e.l.gz : nullptr, U);
                     load_tops(whole ? e.m1 : first ? e.m0 : nullptr, i, s, 1, m);
-                    std::fill(U, U + s.backward(), 0.0f), std::fill(peak, peak + s.Dp, FLOOR);
-                    if (last) load_gradient(e, i, s, U, peak);
                 });
                 if (!whole)
                     strips([&](const ExpHead& h, int64_t t, int64_t M, float* T, float*, float*, float* m, float*) {
                         exp_write_T(h, t, M, T, m, x, w);
                     });
-                strips([&](const ExpHead& h, int64_t t, int64_t M, float* T, float* U, float*, float* m, float* peak) {
-                    exp_read_T(h, t, M, T, m, U, peak, x, w);
+                strips([&](const ExpHead& h, int64_t t, int64_t M, float* T, float* U, float*, float* m, float*) {
+                    exp_read_T(h, t, M, T, m, U, x, w);
                 });
-                each_head([&](int64_t, float*, float* U, float* V, float*, float*) {
+                each_head([&](int64_t, float*, float* U, float* V, float* m, float* less) {
                     transpose(U, s.E, s.D, s.Dp, V, s.Ep);
+                    for (int64_t c = 0; c < s.Dp; c++) less[c] = -m[c];
                 });
-                strips([&](const ExpHead& h, int64_t t, int64_t M, float*, float* U, float* V, float*, float* peak) {
-                    exp_read_U(h, t, M, U, V, peak, x, w);
+                strips([&](const ExpHead& h, int64_t t, int64_t M, float*, float* U, float* V, float*, float* less) {
+                    exp_read_U(h, t, M, U, V, less, x, w);
                 });
                 if (first)
-                    each_head([&](int64_t i, float*, float* U, float*, float*, float* peak) {
-                        save_exp_gradient(e, i, s, U, peak);
+                    each_head([&](int64_t i, float*, float* U, float*, float*, float* less) {
+                        save_exp_gradient(e, i, s, U, less);
                     });
             });
     }

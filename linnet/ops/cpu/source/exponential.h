@@ -7,6 +7,7 @@
 //   dq_tc = e^(x_tc + m_c) sum_e g_t[e] T[e,c]    T += v_s e^(k_s - m)
 //   dk_sc = e^(k_sc + p_c) sum_e v_s[e] U[e,c]    U += g_t e^(x_t - p), p_c the largest x_tc of the queries that see s
 //   dv_s  = sum_c e^(k_sc + p_c) V[c,:]           V the same, turned
+// Where all queries see all keys, p = -m will do.
 // M11 and M12 of docs/math.md.
 #pragma once
 
