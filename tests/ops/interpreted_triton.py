@@ -11,7 +11,7 @@ from triton.runtime import interpreter
 
 from linnet.ops import exp_attention, linear_attention, reference
 from linnet.ops.backend import choose_kernel, no_triton
-from linnet.ops.triton import exponential, linear_kernel, tiles
+from linnet.ops.triton import exponential, linear, linear_kernel, tiles
 from tests.ops.cases import grads, key_mask, relative, segments
 
 INF = torch.inf
@@ -183,10 +183,9 @@ def test_operators_are_declared_rightly() -> None:
     S, z = torch.randn(2, 1, 8, 9, requires_grad=True), torch.rand(2, 1, 8, requires_grad=True)
     masks = key_mask("inner", 2, 20), segments(2, 20)
     tests = "test_schema", "test_faketensor", "test_autograd_registration"
-    torch.library.opcheck(torch.ops.linnet.triton_linear.default, (q, k, v, *masks, S, z, True, True), test_utils=tests)
+    torch.library.opcheck(linear.linear._op, (q, k, v, *masks, S, z, True, True), test_utils=tests)
     inputs = q, k, v, *masks, S, z, torch.randn(2, 1, 8), True
-    assert exponential.exponential is not None
-    torch.library.opcheck(torch.ops.linnet.triton_exponential.default, inputs, test_utils=tests)
+    torch.library.opcheck(exponential.exponential._op, inputs, test_utils=tests)
 
 
 def test_it_is_never_chosen_for_the_cpu() -> None:

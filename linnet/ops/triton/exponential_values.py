@@ -22,9 +22,11 @@ from linnet.ops.triton.tiles import (
     load_exponents,
     load_numbers,
     load_rows,
+    outside,
     padded,
     precision,
     product,
+    sees,
     store_rows,
     view,
 )  # fmt: skip
@@ -113,6 +115,7 @@ def value_sums(  # type: ignore[no-untyped-def]
     den = tl.zeros((C,), tl.float32)
     r = tl.full((C,), FLOOR, tl.float32)
     reads = i < N
+    run_i = i
     if run is not None:
         run_i = load_numbers(run, batch, i, N)
     if S is not None:
@@ -133,12 +136,8 @@ def value_sums(  # type: ignore[no-untyped-def]
         high = own if SIGHT == PAST else end
         for first in range(low, high, BS):
             s = first + tl.arange(0, BS)
-            counts = (s < high) & ((s < own) | (s >= own + C))
-            if real_b is not None:
-                counts &= load_numbers(real_b, batch, s, N) != 0
-            if run is not None:  # the run that the block shares with tokens before it, or with those after
-                border = load_numbers(run, batch, own if first < own else tl.minimum(own + C, N) - 1, N)
-                counts &= load_numbers(run, batch, s, N) == border
+            counts, border = outside(s, first, own, high, real_b, run, batch, N, C)
+            if run is not None:
                 reads = run_i == border
             sums, den, r = values_of_keys(
                 sums, den, r, a, a_r, a_less, real_a, b, b_r, b_less, w, reads, counts, s, bh, H, i, N, D, e, E, BK,
@@ -152,15 +151,7 @@ def value_sums(  # type: ignore[no-untyped-def]
         w_start += batch * w_batch + (bh % H) * w_head + e
         for t in range(own, tl.minimum(own + C, N)):
             at = tl.cast(t, tl.int64)
-            see = i < N
-            if SIGHT == PAST:
-                see &= i >= t
-            if SIGHT == FUTURE:
-                see &= i <= t
-            if real_b is not None:
-                see &= tl.load(real_b + batch * N + at) != 0
-            if run is not None:
-                see &= run_i == tl.load(run + batch * N + at)
+            see = sees(i, t, real_b, run, run_i, batch, N, SIGHT)
             key = tl.load(b_start + at * b_token, d < D, 0.0).to(tl.float32)
             if b_r is not None:
                 key = key - tl.load(b_r + bh * N + at) - tl.load(b_less + bh * N + at)

@@ -22,9 +22,11 @@ from linnet.ops.triton.tiles import (
     load_exponents,
     load_numbers,
     load_rows,
+    outside,
     padded,
     precision,
     product,
+    sees,
     store_rows,
     view,
 )  # fmt: skip
@@ -75,6 +77,7 @@ def weight_sums(  # type: ignore[no-untyped-def]
     if real_a is not None:
         real_i &= load_numbers(real_a, batch, i, N) != 0
     reads = real_i
+    run_i = i
     if run is not None:
         run_i = load_numbers(run, batch, i, N)
     if S is not None:
@@ -92,12 +95,8 @@ def weight_sums(  # type: ignore[no-untyped-def]
         high = own if SIGHT == PAST else end
         for first in range(low, high, BS):
             s = first + tl.arange(0, BS)
-            counts = (s < high) & ((s < own) | (s >= own + C))
-            if real_b is not None:
-                counts &= load_numbers(real_b, batch, s, N) != 0
-            if run is not None:  # the run that the block shares with tokens before it, or with those after
-                border = load_numbers(run, batch, own if first < own else tl.minimum(own + C, N) - 1, N)
-                counts &= load_numbers(run, batch, s, N) == border
+            counts, border = outside(s, first, own, high, real_b, run, batch, N, C)
+            if run is not None:
                 reads = real_i & (run_i == border)
             slope = tl.zeros((C, BS), tl.float32)
             for k in range(0, E, BK):
@@ -120,15 +119,7 @@ def weight_sums(  # type: ignore[no-untyped-def]
         v_start += batch * v_batch + (bh % H) * v_head + e
         for t in range(own, tl.minimum(own + C, N)):
             at = tl.cast(t, tl.int64)
-            see = real_i
-            if SIGHT == PAST:
-                see &= i >= t
-            if SIGHT == FUTURE:
-                see &= i <= t
-            if real_b is not None:
-                see &= tl.load(real_b + batch * N + at) != 0
-            if run is not None:
-                see &= run_i == tl.load(run + batch * N + at)
+            see = real_i & sees(i, t, real_b, run, run_i, batch, N, SIGHT)
             key = tl.load(b_start + at * b_token, d < D, 0.0).to(tl.float32)
             if b_r is not None:
                 key = key - tl.load(b_r + bh * N + at) - tl.load(b_less + bh * N + at)

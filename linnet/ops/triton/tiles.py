@@ -56,6 +56,34 @@ def load_exponents(x, r, less, real, bh, H, i, N, column, width):  # type: ignor
 
 
 @triton.jit
+def sees(i, t, real, run, run_i, batch, N, SIGHT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which of the tokens i see token t of their block."""
+    see = i < N
+    if SIGHT == PAST:
+        see &= i >= t
+    if SIGHT == FUTURE:
+        see &= i <= t
+    if real is not None:
+        see &= load_numbers(real, batch, t, N) != 0
+    if run is not None:
+        see &= run_i == load_numbers(run, batch, t, N)
+    return see
+
+
+@triton.jit
+def outside(s, first, own, high, real, run, batch, N, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which of the keys s, from `first` on, the block at `own` sees as a whole; and the run that they share with it."""
+    counts = (s < high) & ((s < own) | (s >= own + C))
+    border = own
+    if real is not None:
+        counts &= load_numbers(real, batch, s, N) != 0
+    if run is not None:  # that of the block's first token, or, for later keys, of its last
+        border = load_numbers(run, batch, own if first < own else tl.minimum(own + C, N) - 1, N)
+        counts &= load_numbers(run, batch, s, N) == border
+    return counts, border
+
+
+@triton.jit
 def product(x, y, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
     """x @ y, summed in float32; of half precision only where both are, for a sum rounded to it may overflow."""
     if PRECISION != "ieee" and x.dtype == y.dtype:
