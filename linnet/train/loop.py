@@ -168,7 +168,7 @@ class Trainer:
             place = bad_place(self.model, lambda: forward(self.model))
             raise NonFiniteError(f"step {step}: the loss is {loss}, first in {place}; nothing of it was saved")
         total.backward()
-        return loss, terms, batch["ids"].numel()
+        return loss, terms, int(batch["key_mask"].sum()) if "key_mask" in batch else batch["ids"].numel()
 
     def _record(self, log: RunLog, rate: float, norm: float, speed: float) -> None:
         """Move the progress; every `log_every` steps write down the mean loss since the last time."""

@@ -21,6 +21,7 @@ from linnet.data.masking import IGNORE, mask_tokens
 from linnet.errors import InputError
 from linnet.models.config import ModelConfig
 from linnet.tasks.base import Batch, Indices, Sums, Task, Work, perplexity
+from linnet.tasks.lra.lengths import by_length
 
 PAD = 0
 MASKED = 0.15  # share of the tokens that are guessed when a sequence is denoised
@@ -127,12 +128,14 @@ class ArenaTask(Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross entropy in nats, summed over the sequences, or over the masked tokens."""
-        logits, labels = self._logits(model, batch), batch["labels"]
-        return cross_entropy(logits, labels, reduction="sum"), len(labels)
+        groups = by_length(batch, self.data.groups)
+        losses = [cross_entropy(self._logits(model, x), x["labels"], reduction="sum") for x in groups]
+        return torch.stack(losses).sum(), len(batch["labels"])
 
     def measure(self, model: nn.Module, batch: Batch) -> Sums:
         """Also how often each class was taken for each: rows are true classes, columns are answers."""
-        logits, labels = self._logits(model, batch), batch["labels"]
+        groups = by_length(batch, self.data.groups)
+        logits, labels = torch.cat([self._logits(model, x) for x in groups]), torch.cat([x["labels"] for x in groups])
         loss = cross_entropy(logits, labels, reduction="sum")
         if self.denoises:
             return {"loss": float(loss), "terms": len(labels)}
