@@ -1,5 +1,6 @@
 """The papers' claims about attention and gradients as tables and figures, rendered from committed records."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 from linnet.analysis.analyze import by_head
 from linnet.analysis.drawings import BY_LAYER, KERNELS
 from linnet.analysis.figures import Figure, Series
+from linnet.analysis.instruments.gradient_deviation import deviation_of_records
 
 Record = dict[str, Any]
 
@@ -80,16 +82,24 @@ def _locality_figures(records: Sequence[Record], note: str) -> list[Figure]:
 
 
 def _deviations(records: Sequence[Record]) -> str:
-    columns = ["system", "seeds", "gradient deviation", "smallest of a layer", "largest of a layer"]
+    columns = ["system", "seeds", "gradient deviation", "smallest of a layer", "largest of a layer", "after warm-up"]
     rows = []
     for name, runs in _systems(records).items():
         found = [run["analysis"]["gradients"]["deviation"] for run in runs]
         layers = [x for run in found for x in run[1:]]
-        whole = statistics.fmean(run[0] for run in found)
-        rows.append((whole, [name, str(len(runs)), f"{whole:.3f}", f"{min(layers):.3f}", f"{max(layers):.3f}"]))
+        whole, late = statistics.fmean(run[0] for run in found), statistics.fmean(map(_after_warmup, runs))
+        numbers = (whole, min(layers), max(layers), late)
+        rows.append((whole, [name, str(len(runs)), *(f"{x:.3f}" for x in numbers)]))
     reading = records[0]["analysis"]["gradients"]["reading"]
     body = _table(columns, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
     return f"{body}\n\nRead as {reading}. {_budget(records)}"
+
+
+def _after_warmup(run: Record) -> float:
+    """The deviation over the updates after the warm-up alone."""
+    late = [entry for entry in run["curve"] if entry["step"] > run["config"]["train"]["warmup"]]
+    found = deviation_of_records(late)
+    return math.nan if found is None else float(found[0])
 
 
 def _deviation_figures(records: Sequence[Record], note: str) -> list[Figure]:
@@ -127,7 +137,7 @@ def _training_figures(records: Sequence[Record], note: str) -> list[Figure]:
                 points.setdefault(entry["step"], []).extend(numbers)
             known = {step: ys for step, ys in points.items() if ys}
             series.append(Series(name, list(known), [statistics.fmean(ys) for ys in known.values()]))
-        figures.append(Figure(title, "step", label, series, note=note))
+        figures.append(Figure(title, "step", label, series, log_y=instrument == "temperature", note=note))
     return figures
 
 

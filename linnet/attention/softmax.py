@@ -12,7 +12,7 @@ from linnet.attention.rows import past
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops import reference
-from linnet.ops.block import Rule, dense
+from linnet.ops.block import Rule, attend_dropped, dense
 from linnet.ops.layout import layout, visible
 from linnet.ops.precision import State
 from linnet.registry import ATTENTION
@@ -48,8 +48,12 @@ class SoftmaxAttention(Core):
     ) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
         q, k = self.positions(q, where.position), self.positions(k, where.position)
+        rule = self._rule(causal)
+        o = attend_dropped(q, k, v, where, q.shape[2], rule) if rule.dropout else None
+        if o is not None:
+            return o
         if where.real is None and where.run is None:
-            return dense(q, k, v, None, self._rule(causal))
+            return dense(q, k, v, None, rule)
         if where.real is not None:  # what stands in a masked token is never read, not even a NaN
             k, v = (x.masked_fill(~where.real[:, None, :, None], 0) for x in (k, v))
         return dense(q, k, v, visible(where, causal), self._rule(False))

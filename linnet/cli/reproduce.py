@@ -18,6 +18,10 @@ Out = Annotated[
     Path | None, typer.Option("--out", help="Folder of the runs; default runs/NAME-SCALE, or one that studies share.")
 ]
 Results = Annotated[Path | None, typer.Option("--results", help="Folder of the JSON; default OUT/results.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", help="Only runs whose name begins so, such as listops-T2; may be given again."),
+]
 Render = Annotated[bool, typer.Option("--render", help="Only draw the table and the figure of the results so far.")]
 
 
@@ -26,6 +30,7 @@ def command(
     scale: Scale = "cpu",
     out: Out = None,
     results: Results = None,
+    only: Only = None,
     render: Render = False,
     json: Json = False,
 ) -> None:
@@ -46,7 +51,7 @@ def command(
       linnet reproduce transnormer-table4
       linnet reproduce recall
       linnet reproduce lln-concentration
-      linnet reproduce transnormer-table6 --results docs/results/transnormer-table6-cpu
+      linnet reproduce transnormer-table6 --only listops --results docs/results/transnormer-table6-cpu
       linnet reproduce transnormer-table4 --results docs/results/transnormer-table4-cpu --render
     """
     from linnet.analysis.calculations import CALCULATIONS
@@ -55,6 +60,8 @@ def command(
     screen = Screen(quiet=json)
     if name in (SPEED, CIRCLES) and scale != "cpu":
         raise unknown("scale", scale, ("cpu",))
+    if only and (name in (SPEED, CIRCLES) or name in CALCULATIONS):
+        raise InputError(f"--only is {only[0]!r}: {name} has no runs to choose from")
     if name == CIRCLES:
         _draw_circles(results or out or Path("runs") / f"{name}-{scale}", scale, json)
     elif name == SPEED:
@@ -62,12 +69,13 @@ def command(
     elif name in CALCULATIONS:
         _calculate(name, results or (out or Path("runs") / name) / "results", render, screen, json)
     else:
-        _study(name, scale, out, results, render, screen, json)
+        _study(name, scale, out, results, tuple(only or ()), render, screen, json)
 
 
 def _study(
-    name: str, scale: str, out: Path | None, results: Path | None, render: bool, screen: "Screen", json: bool
-) -> None:
+    name: str, scale: str, out: Path | None, results: Path | None, only: tuple[str, ...], render: bool,
+    screen: "Screen", json: bool,
+) -> None:  # fmt: skip
     """Train what is missing of a study, and render it."""
     from linnet.analysis.calculations import CALCULATIONS
     from linnet.train.study import find_study, run_study, trials
@@ -76,7 +84,7 @@ def _study(
     planned = len(list(trials(study, scale)))
     runs = out or Path("runs") / f"{study.shared or name}-{scale}"
     folder = results or runs / (f"results-{name}" if study.shared else "results")
-    signal = 0 if render else run_study(name, scale, runs, folder, screen)
+    signal = 0 if render else run_study(name, scale, runs, folder, screen, only)
     _tell(folder, f"{study.title} ({scale} scale)", planned, signal, render, json)
     if signal:
         raise typer.Exit(128 + signal)

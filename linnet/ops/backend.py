@@ -51,6 +51,11 @@ def cpu_hurdle(q: Tensor, v: Tensor) -> str:
     return _width_hurdle(D, E)
 
 
+def cpu_serves(q: Tensor, v: Tensor) -> bool:
+    """Whether the CPU's kernels may do what torch's operations would do too: they can, and nothing else is asked for."""
+    return (os.environ.get("LINNET_BACKEND") or "cpu") == "cpu" and not cpu_hurdle(q, v) and not no_kernels()
+
+
 def triton_hurdle(q: Tensor, v: Tensor) -> str:
     """Why Triton's kernels do not take these tensors; nothing if they do."""
     if v.device.type not in ("cuda", "cpu"):

@@ -13,12 +13,14 @@ from torch.nn import functional as F
 
 from linnet.errors import InputError, unknown
 from linnet.ops import reference
-from linnet.ops.backend import choose, cpu_hurdle
+from linnet.ops.backend import choose, cpu_hurdle, cpu_serves
+from linnet.ops.draws import new_seed
 from linnet.ops.layout import Layout, check_qkv, layout
-from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.precision import accumulator, no_autocast, refuse_forward_mode
 
 KINDS = ("softmax", "rela")
 LARGEST = 1024  # tokens of a block that the CPU's kernels take
+DROPPED = 8192  # with dropout, which torch's fused kernel has not
 
 
 class Rule(NamedTuple):
@@ -66,8 +68,23 @@ def block_attention(
         return attend_layout(q, k, v, where, block, rule)
     from linnet.ops.cpu.block import block as kernel
 
-    ids = None if where.real is None and where.run is None else block_ids(where, block).expand(B, -1)
-    o: Tensor = kernel(q, k, v, where.real, ids, block, kind == "rela", causal, rule.scale)
+    ids = kernel_ids(where, block, B)
+    o: Tensor = kernel(q, k, v, where.real, ids, None, block, kind == "rela", causal, rule.scale, 0.0)
+    return o
+
+
+def attend_dropped(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: Rule) -> Tensor | None:
+    """`attend_layout` with the rule's dropout on the CPU's kernels, or None where they do not serve.
+
+    Which weights are dropped is drawn from torch's generator.
+    """
+    if min(block, q.shape[2]) > DROPPED or not cpu_serves(q, v):
+        return None
+    from linnet.ops.cpu.block import block as kernel
+
+    refuse_forward_mode(q, k, v)
+    ids, rela = kernel_ids(where, block, q.shape[0]), rule.kind == "rela"
+    o: Tensor = kernel(q, k, v, where.real, ids, new_seed(), block, rela, rule.causal, rule.scale, rule.dropout)
     return o
 
 
@@ -87,6 +104,11 @@ def block_ids(where: Layout, block: int) -> Tensor:
     """(B, N) numbers that are equal for two tokens of one run and one block."""
     own = where.position // block
     return own if where.run is None else where.run * 2**32 + own
+
+
+def kernel_ids(where: Layout, block: int, B: int) -> Tensor | None:
+    """What the kernels are told of the blocks: nothing where they begin at the first token of every row."""
+    return None if where.real is None and where.run is None else block_ids(where, block).expand(B, -1)
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: Rule) -> Tensor:

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from linnet.ops.backend import choose, cpu_hurdle
-from linnet.ops.block import LARGEST, block_ids
+from linnet.ops.backend import cpu_serves
+from linnet.ops.block import LARGEST, kernel_ids
 from linnet.ops.layout import Layout
 from linnet.ops.precision import refuse_forward_mode
 
@@ -16,13 +16,12 @@ def exp_block_mean(
     alpha and beta are (B,H,N,1), (B,H,1,1) or one number, positive, and carry no gradient.
     """
     B, H, N, D = q.shape
-    hurdle = "a block is too long" if min(block, N) > LARGEST else cpu_hurdle(q, v)
-    if choose("exp_attention", ("reference", "torch", "cpu"), None, hurdle) != "cpu":
+    if min(block, N) > LARGEST or not cpu_serves(q, v):
         return None
     from linnet.ops.cpu.joined import joined
 
     refuse_forward_mode(q, k, v)
     scales = (x.expand(B, H, x.shape[-2] if x.dim() > 1 else 1, 1) for x in (alpha, beta))
-    ids = None if where.real is None and where.run is None else block_ids(where, block).expand(B, -1)
+    ids = kernel_ids(where, block, B)
     o: Tensor = joined(q, k, v, *scales, where.real, where.run, ids, block, causal, D**-0.5)[0]
     return o

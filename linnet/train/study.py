@@ -161,12 +161,20 @@ def trials(study: Study, scale: str) -> Iterator[Trial]:
                 yield Trial(row, seed, load_recipe(recipe, (*preset, *sets, f"seed={seed}")))
 
 
-def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen) -> int:
+def chosen(planned: list[Trial], only: tuple[str, ...]) -> list[Trial]:
+    """The runs whose names begin with one of `only`, in the order of `only`; without it all."""
+    for name in only:
+        if not any(trial.name.startswith(name) for trial in planned):
+            raise unknown("run", name, [trial.name for trial in planned])
+    return [trial for name in only or ("",) for trial in planned if trial.name.startswith(name)]
+
+
+def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen, only: tuple[str, ...] = ()) -> int:
     """Do what is missing of a study; returns the signal that stopped it, 0 if none did.
 
-    A run that was stopped goes on; one that another process works on is left to it, so two processes share the work.
+    With `only`, the runs whose names begin with one of these, in this order. A run that was stopped goes on; one that another process works on is left to it, so two processes share the work.
     """
-    for trial in trials(find_study(name), scale):
+    for trial in chosen(list(trials(find_study(name), scale)), only):
         place = results / f"{trial.name}.json"
         if place.exists():
             continue

@@ -70,6 +70,46 @@ def test_fuzz(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("N,w,p", [(100, 16, 0.1), (70, 100, 0.5), (1100, 1100, 0.2)])
+def test_dropout_equals_the_reference_with_the_same_draws(kind: str, causal: bool, N: int, w: int, p: float) -> None:
+    """In values and gradients; the draws are those of `linnet.ops.draws`, of head, query and key."""
+    B, H, seed, n = 2, 2, torch.tensor(7), torch.arange(N)
+    leaves, real = draw(B, H, N, 16, 9), key_mask("right", B, N)
+    where = layout(B, N, real, None, real.device)
+    kept = draws.draw(seed, torch.arange(B * H).view(B, H, 1, 1), n[:, None], n) >= int(p * 2**32)
+    assert abs(float(kept.float().mean()) - (1 - p)) < 0.02
+    keep, results = specified(real, None, B, N), []
+    for dtype in (torch.float64, torch.float32):
+        q, k, v = inputs = [x.detach().to(dtype).requires_grad_() for x in leaves]
+        if dtype == torch.float64:
+            A = reference.block_weights(q, k, where, w, kind, causal)
+            o = A * kept / (1 - p) @ v
+        else:
+            ids = kernel_ids(where, w, B)
+            o = on_cpu.block(q, k, v, where.real, ids, seed, w, kind == "rela", causal, 16**-0.5, p)
+        o = o.double() * keep
+        results.append([o, *grads([o], inputs)])
+    for theirs, ours in zip(*results, strict=True):
+        assert relative(ours, theirs) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["softmax", "diag"])
+def test_mechanisms_drop_on_the_kernels(name: str) -> None:
+    """While training: the same with the same seed and any number of threads, the mean of many is that without."""
+    mixer = create_mixer(name, 32, 2, causal=False, **({"dropout": 0.3}))
+    x = torch.randn(1, 90, 32)
+    found = []
+    for threads in (1, 2):
+        torch.manual_seed(3)
+        found.append(with_threads(threads, mixer, x))
+    assert found[0].equal(found[1])
+    assert not found[0].equal(mixer(x))
+    many = torch.stack([mixer(x) for _ in range(300)]).mean(dim=0)
+    torch.testing.assert_close(many, mixer.eval()(x), atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("causal", [True, False])
 def test_masked_tokens_and_the_future_are_never_read(kind: str, causal: bool) -> None:
     q, k, v = draw(2, 2, 70, 16, 9)
     real = key_mask("inner", 2, 70)

@@ -11,7 +11,7 @@ from linnet.analysis.results import by_row, digest, read_results, render, render
 from linnet.errors import InputError, LinnetError
 from linnet.train.log import Screen
 from linnet.train.run import start_run
-from linnet.train.study import STUDIES, Row, Study, run_study, trials
+from linnet.train.study import STUDIES, Row, Study, chosen, run_study, trials
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = Study(
@@ -36,6 +36,16 @@ def test_the_first_seed_of_every_row_comes_first() -> None:
     order = [(trial.row.name, trial.seed) for trial in trials(STUDIES["transnormer-table4"], "cpu")]
     assert [seed for _, seed in order] == [0] * 15 + [1] * 3 + [2] * 3
     assert order[15:18] == [("T2", 1), ("vanilla", 1), ("vanilla with LRPE", 1)]
+
+
+def test_runs_can_be_chosen_by_the_beginning_of_their_names() -> None:
+    planned = list(trials(STUDIES["transnormer-table6"], "cpu"))
+    names = [trial.name for trial in chosen(planned, ("listops-vanilla-seed0", "listops-T"))]
+    assert names[0] == "listops-vanilla-seed0"
+    assert {name.rpartition("-")[0] for name in names[1:]} == {"listops-T1", "listops-T2"}
+    assert chosen(planned, ()) == planned
+    with pytest.raises(InputError, match="unknown run 'listop-T2': did you mean 'listops-T2"):
+        chosen(planned, ("listop-T2",))
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES))

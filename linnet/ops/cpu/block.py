@@ -1,7 +1,7 @@
 """Block attention on the CPU's kernels: one call forward, one backward, and the operator around them.
 
 `ids` (B,N) are equal for neighbors of one block, None where blocks begin at the first token; inputs are all that is
-saved.
+saved. `seed` is a whole number in a tensor, and decides which weights `dropout` drops.
 """
 
 import struct
@@ -16,7 +16,7 @@ from linnet.ops.operator import Operator
 
 def call_block(
     name: str, views: tuple[Maybe, ...], real: Maybe, ids: Maybe, block: int, rela: bool, causal: bool, scale: float,
-    join: bool = False,
+    join: bool = False, seed: Maybe = None, dropout: float = 0.0,
 ) -> None:  # fmt: skip
     """Fill in `struct Block`, which begins with a `struct Linear` without states or features, and call the kernel."""
     q, v = views[0], views[2]
@@ -26,54 +26,56 @@ def call_block(
     block = min(block, N)
     threads = torch.get_num_threads() if B * H * N * block * (D + E) > SMALL else 1
     numbers = [number for x in views for number in view(x)]
-    (bits,) = struct.unpack("q", struct.pack("d", scale))
+    scale_bits, dropout_bits = struct.unpack("qq", struct.pack("dd", scale, dropout))
     sizes = B, H, N, D, E, 0, threads, 1, 1
-    own = block, int(rela), int(causal), bits, int(join)
+    own = block, int(rela), int(causal), scale_bits, int(join), dropout_bits, 0 if seed is None else int(seed)
     call(name, *sizes, address(real), address(ids), *numbers, *(0,) * 10, *own)
 
 
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, real: Maybe, ids: Maybe, block: int, rela: bool, causal: bool, scale: float
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, real: Maybe, ids: Maybe, seed: Maybe, block: int, rela: bool, causal: bool,
+    scale: float, dropout: float,
+) -> Tensor:  # fmt: skip
     """o (B,H,N,E)."""
     o = empty_rows(v)
     views = rows(q), rows(k), rows(v), o, None, None, None, None
-    call_block("linnet_block", views, dense(real), dense(ids), block, rela, causal, scale)
+    call_block("linnet_block", views, dense(real), dense(ids), block, rela, causal, scale, False, seed, dropout)
     return o
 
 
 def _fake(
-    q: Tensor, k: Tensor, v: Tensor, real: Maybe, ids: Maybe, block: int, rela: bool, causal: bool, scale: float
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, real: Maybe, ids: Maybe, seed: Maybe, block: int, rela: bool, causal: bool,
+    scale: float, dropout: float,
+) -> Tensor:  # fmt: skip
     return empty_rows(v)
 
 
 def _backward(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, ids: Maybe, block: int, rela: bool, causal: bool,
-    scale: float,
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, ids: Maybe, seed: Maybe, block: int, rela: bool,
+    causal: bool, scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k and v."""
     slopes = empty_rows(q), empty_rows(k), empty_rows(v)
     views = rows(q), rows(k), rows(v), None, rows(g), *slopes
-    call_block("linnet_block_backward", views, dense(real), dense(ids), block, rela, causal, scale)
+    call_block("linnet_block_backward", views, dense(real), dense(ids), block, rela, causal, scale, False, seed, dropout)
     return slopes
 
 
 def _backward_fake(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, ids: Maybe, block: int, rela: bool, causal: bool,
-    scale: float,
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, ids: Maybe, seed: Maybe, block: int, rela: bool,
+    causal: bool, scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     return empty_rows(q), empty_rows(k), empty_rows(v)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.block, ctx.rela, ctx.causal, ctx.scale = inputs
+    *tensors, ctx.block, ctx.rela, ctx.causal, ctx.scale, ctx.dropout = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _gradients(ctx: Any, g: Tensor) -> tuple[Maybe, ...]:
-    slopes = _cpu_backward(g, *ctx.saved_tensors, ctx.block, ctx.rela, ctx.causal, ctx.scale)
-    return *slopes, None, None, None, None, None, None
+    slopes = _cpu_backward(g, *ctx.saved_tensors, ctx.block, ctx.rela, ctx.causal, ctx.scale, ctx.dropout)
+    return *slopes, None, None, None, None, None, None, None, None
 
 
 _cpu_backward = Operator("cpu_block_backward", _backward, _backward_fake)

@@ -1,10 +1,12 @@
 // Attention inside blocks of w tokens, softmax or ReLA: the scores of a strip of queries with all keys of their block.
 //
-//   forward:   A = weights of scale q k^T,  o = A v
-//   backward:  dA = g v^T,  dX = A (dA - sum_s A dA), for ReLA dA where A > 0,  dq = dX k,  dk = dX^T q,  dv = A^T g
-// Nothing of the forward pass is stored: a block's scores are rebuilt. M5 and M6 of docs/math.md.
+//   forward:   A = weights of scale q k^T,  o = (R A) v
+//   backward:  dA = R (g v^T),  dX = A (dA - sum_s A dA), for ReLA dA where A > 0,  dq = dX k,  dk = dX^T q,  dv = (R A)^T g
+// Nothing of the forward pass is stored: a block's scores are rebuilt, and so is R, which is 1, or with dropout 0 or
+// 1 / (1 - p), drawn from a seed for each pair of tokens. M5 and M6 of docs/math.md.
 #pragma once
 
+#include "draws.h"
 #include "exponential.h"
 
 #include <vector>
@@ -14,6 +16,8 @@ struct Block {
     int64_t w, rela, causal;
     double scale;
     int64_t join;  // results are halves of sums: forward of o and what is in l.g, backward of gradients and what is there
+    double dropout;
+    int64_t seed;
 };
 
 struct Part {  // one block: tokens t .. t + n of row b; `from` .. `to` are they, and padding beside them
@@ -103,6 +107,26 @@ struct BlockHead : Head {
         return y == 0 ? 1 : 1 / y;  // M5
     }
 
+    // R of one query, for the keys from s.
+    struct Drops {
+        uint32_t row;
+        uvec least;
+        float gain;
+        vec operator()(int64_t s) const { return gain == 1 ? vec{} + 1 : draw(row, s) >= least ? vec{} + gain : vec{}; }
+    };
+    Drops drops(int64_t i) const {
+        const uint32_t row = draw(draw(mix(uint32_t(p.seed)), uint32_t(Head::i)), uint32_t(part.t + i));
+        return {row, uvec{} + uint32_t(p.dropout * 4294967296.0), float(1 / (1 - p.dropout))};
+    }
+    void drop(int64_t i, int64_t M, Room& r) const {
+        if (p.dropout == 0) return;
+        for (int64_t j = 0; j < M; j++) {
+            const Drops R = drops(i + j);
+            float* a = r.A + j * wp;
+            for (int64_t c = 0; c < columns(i, M); c += W) store(a + c, load(a + c) * R(part.t + c));
+        }
+    }
+
     // A of M queries, the first being number i, and the factors of its rows.
     void weights(int64_t i, int64_t M, const float* scale, Room& r) const {
         const int64_t c = columns(i, M);
@@ -110,21 +134,23 @@ struct BlockHead : Head {
         for (int64_t j = 0; j < M; j++) r.x.gain[j] = weigh(i + j, c, r.A + j * wp);
     }
 
-    // dX of those queries from dA, both in X; A with its factor.
+    // dX of those queries from g v^T, both in X; R A with its factor.
     void slopes(int64_t i, int64_t M, Room& r) const {
         const int64_t c = columns(i, M);
         for (int64_t j = 0; j < M; j++) {
             float *a = r.A + j * wp, *x = r.X + j * wp;
             const float factor = r.x.gain[j], scale = float(p.scale);
+            const Drops R = drops(i + j);
             vec sum = {};
-            for (int64_t e = 0; !p.rela && e < c; e += W) {
-                const vec y = load(a + e) * factor;
-                store(a + e, y), sum += y * load(x + e);
+            for (int64_t e = 0; e < c; e += W) {
+                const vec A = load(a + e) * factor, dA = load(x + e) * R(part.t + e);
+                store(a + e, A), store(x + e, dA), sum += A * dA;
             }
             const float mean = total(sum);
             for (int64_t e = 0; e < c; e += W) {
                 const vec A = load(a + e), dA = load(x + e);
                 store(x + e, (p.rela ? (A > 0.0f ? dA : vec{}) : A * (dA - mean)) * scale);
+                store(a + e, A * R(part.t + e));
             }
         }
     }
@@ -174,6 +200,7 @@ extern "C" void linnet_block(const Block* problem) {
         for (int64_t i = 0, M; i < n; i += M) {
             M = std::min<int64_t>(STRIP, n - i);
             h.weights(i, M, scale, r);
+            h.drop(i, M, r);
             const Out o = h.space(h.o, t + i, s.E, r.x.o);
             read(M, std::min(h.columns(i, M), n), s.Ep, {r.A, h.wp}, r.v, o, r.x.gain);
             h.settle(h.o, h.g, t + i, M, s.E, o);

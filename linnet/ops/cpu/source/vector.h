@@ -18,6 +18,7 @@ constexpr float FLOOR = -1e30f;  // the largest of no exponents
 
 typedef float vec __attribute__((vector_size(W * 4)));
 typedef int32_t ivec __attribute__((vector_size(W * 4)));
+typedef uint32_t uvec __attribute__((vector_size(W * 4)));
 typedef float loose __attribute__((vector_size(W * 4), aligned(4), may_alias));  // at any address
 
 #define SMALL __attribute__((always_inline)) static inline
