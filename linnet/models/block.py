@@ -68,7 +68,7 @@ class Block(nn.Module):
         self.mixer_norm = create_norm(config.norm, M)
         self.ffn: nn.Module | None = None
         if config.ffn != "none":
-            self.ffn = FFNS[config.ffn](M, config.ffn_width, config.activation)
+            self.ffn = FFNS[config.ffn](M, config.ffn_width, config.activation, config.ffn_dropout)
             self.ffn_norm = create_norm(config.norm, M)
         self.dropout = nn.Dropout(config.dropout)
 

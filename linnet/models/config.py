@@ -58,6 +58,8 @@ class ModelConfig(Settings):
     final_norm: bool = True
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Of the embedding and of both branches of a block; attention weights have their own, in `options`."""
+    ffn_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Inside the FFN or GLU, before its last matrix."""
     output: Literal["causal_lm", "masked_lm", "classifier", "two_tower"] = "causal_lm"
     """Logits of tokens, or of the classes of whole sequences or of pairs of them."""
     tie: bool = True

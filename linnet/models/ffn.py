@@ -11,28 +11,30 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu
 class GLU(nn.Module):
     """y = W3 (act(W1 x) * W2 x), with biases; TransNormer uses SiLU and a width of 8/3 M."""
 
-    def __init__(self, M: int, width: int, activation: str) -> None:
+    def __init__(self, M: int, width: int, activation: str, dropout: float = 0.0) -> None:
         super().__init__()
         self.act = ACTIVATIONS[activation]
         self.enter = nn.Linear(M, 2 * width)  # W1 and W2
+        self.dropout = nn.Dropout(dropout)
         self.leave = nn.Linear(width, M)  # W3
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.enter(x).chunk(2, dim=-1)  # (B, N, width) each
-        return self.leave(self.act(gate) * value)
+        return self.leave(self.dropout(self.act(gate) * value))
 
 
 class FFN(nn.Module):
     """y = W2 act(W1 x), with biases."""
 
-    def __init__(self, M: int, width: int, activation: str) -> None:
+    def __init__(self, M: int, width: int, activation: str, dropout: float = 0.0) -> None:
         super().__init__()
         self.act = ACTIVATIONS[activation]
         self.enter = nn.Linear(M, width)
+        self.dropout = nn.Dropout(dropout)
         self.leave = nn.Linear(width, M)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.leave(self.act(self.enter(x)))
+        return self.leave(self.dropout(self.act(self.enter(x))))
 
 
-FFNS: dict[str, Callable[[int, int, str], nn.Module]] = {"glu": GLU, "ffn": FFN}
+FFNS: dict[str, Callable[[int, int, str, float], nn.Module]] = {"glu": GLU, "ffn": FFN}

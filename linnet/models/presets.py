@@ -160,6 +160,7 @@ def _table(name: str) -> dict[str, Any]:
         "activation": "silu" if gated else FFN_ACTIVATION[kind],
         "max_length": 512,
         "dropout": 0.1,
+        "ffn_dropout": 0.1 if kind == "lra" and not gated else 0.0,  # as in the code behind the arena's baselines
         "tie": True,
         "pad": 1,
         **KINDS[kind],

@@ -103,6 +103,10 @@ class Task(ABC):
         samples = batch_indices(self.config.seed, 0, number, size, count)
         return self.batch("train", samples, batch_epochs(0, number, size, count))
 
+    def sample(self, split: str, count: int) -> Indices:
+        """The samples for which an evaluation of `count` of them stands: the first."""
+        return np.arange(count)
+
     def evaluate(
         self,
         model: nn.Module,
@@ -112,25 +116,25 @@ class Task(ABC):
         progress: Callable[[int, int], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any] | None:
-        """The metrics of a split in order, or of its first `batches`; None if `stop` says so in between."""
+        """The metrics of a split in order, or of `batches` of it; None if `stop` says so in between."""
         if split not in SPLITS:
             raise unknown("split", split, SPLITS)
-        size, samples = self.config.train.batch, self.count(split)
-        end = min(samples, batches * size) if batches else samples
+        size, count = self.config.train.batch, self.count(split)
+        chosen = np.arange(count) if not 0 < batches * size < count else self.sample(split, batches * size)
         training = model.training
         model.eval()
         sums: Sums = {}
         try:
-            for start in range(0, end, size):
+            for start in range(0, len(chosen), size):
                 if stop():
                     return None
-                indices = np.arange(start, min(start + size, end))
+                indices = chosen[start : start + size]
                 batch = self.batch(split, indices, np.full_like(indices, EVALUATION))
                 with torch.no_grad():
                     part = self.measure(model, to_device(batch, device))
                 sums = {name: sums.get(name, 0) + part.get(name, 0) for name in {**sums, **part}}
                 if progress is not None:
-                    progress(start + len(indices), end)
+                    progress(start + len(indices), len(chosen))
         finally:
             model.train(training)
         return self.metrics(split, sums)

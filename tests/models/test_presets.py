@@ -95,10 +95,11 @@ def test_t1_and_t2():
 
 def test_systems_in_the_long_range_arena_differ_in_their_layers_alone():
     t1, t2, vanilla = (preset(f"{system}_lra") for system in ("transnormer_t1", "transnormer_t2", "vanilla"))
+    assert [config.ffn_dropout for config in (t1, t2, vanilla)] == [0.0, 0.0, 0.1]
     assert t1.options["diag"] == {"kind": "rela", "positions": "rope", "dropout": 0.1}
     assert t2.options["norm"] == {"phi": "1+elu", "positions": "rope"}
     assert (t2.layers, t2.ffn_width, vanilla.layers, vanilla.ffn_width) == (("diag", "norm"), 85, ("softmax",) * 2, 128)
-    own = {"layers", "options", "ffn", "ffn_width", "activation", "norm"}
+    own = {"layers", "options", "ffn", "ffn_width", "ffn_dropout", "activation", "norm"}
     assert t1.model_dump(exclude=own) == t2.model_dump(exclude=own) == vanilla.model_dump(exclude=own)
 
 

@@ -5,10 +5,13 @@ import random
 import pytest
 import torch
 
+from linnet import create_mixer
 from linnet.errors import UnsupportedError
-from linnet.ops import block_attention, reference
+from linnet.ops import block_attention, draws, reference
 from linnet.ops.backend import no_kernels
+from linnet.ops.block import kernel_ids
 from linnet.ops.cpu import block as on_cpu
+from linnet.ops.layout import layout
 from tests.ops.cases import MASKS, grads, key_mask, memory_over_floor, relative, segments, specified
 
 pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
@@ -94,14 +97,16 @@ def test_dropout_equals_the_reference_with_the_same_draws(kind: str, causal: boo
 
 
 @pytest.mark.parametrize("name", ["softmax", "diag"])
-def test_mechanisms_drop_on_the_kernels(name: str) -> None:
+def test_mechanisms_drop_on_the_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While training: the same with the same seed and any number of threads, the mean of many is that without."""
-    mixer = create_mixer(name, 32, 2, causal=False, **({"dropout": 0.3}))
-    x = torch.randn(1, 90, 32)
-    found = []
+    mixer, x, found = create_mixer(name, dim=32, heads=2, causal=False, dropout=0.3), torch.randn(1, 90, 32), []
+    monkeypatch.setattr(on_cpu, "SMALL", 0)
+    usual = torch.get_num_threads()
     for threads in (1, 2):
+        torch.set_num_threads(threads)
         torch.manual_seed(3)
-        found.append(with_threads(threads, mixer, x))
+        found.append(mixer(x))
+    torch.set_num_threads(usual)
     assert found[0].equal(found[1])
     assert not found[0].equal(mixer(x))
     many = torch.stack([mixer(x) for _ in range(300)]).mean(dim=0)

@@ -4,6 +4,7 @@ An operator with its first argument is a pair, that with the second the next, an
 parentheses say nothing that the brackets do not; a reader checks that they agree, and that the target is the value.
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,22 +59,23 @@ def render(tokens: Bytes, starts: Ints) -> list[str]:
 def write_tsv(
     folder: Path, sizes: dict[str, int], seed: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Path]:
-    """Generate the three files of a new data set, each written whole or not at all."""
+    """Generate the three files of a new data set; all of them get their names at the end, or none does."""
     total = sum(sizes.values())
     batches = generate(seed, total, progress=progress)
     rows = (row for trees in batches for row in zip(render(trees.tokens, trees.starts), trees.values, strict=True))
-    folder.mkdir(parents=True, exist_ok=True)
+    with one_line_errors("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
     clean(folder)  # what a killed process left
-    paths = []
-    for split, size in sizes.items():
-        path = folder / NAMES[split]
-        temporary = temporary_name(path)
-        with one_line_errors("write", path, temporary):
+    paths = [folder / NAMES[split] for split in sizes]
+    with contextlib.ExitStack() as stack:
+        temporaries = [temporary_name(path) for path in paths]
+        for path, temporary, size in zip(paths, temporaries, sizes.values(), strict=True):
+            stack.enter_context(one_line_errors("write", path, temporary))
             with temporary.open("x") as file:
                 file.write(f"{HEADER}\n")
                 file.writelines(f"{source}\t{value}\n" for source, value in itertools.islice(rows, size))
+        for path, temporary in zip(paths, temporaries, strict=True):
             temporary.replace(path)
-        paths.append(path)
     return paths
 
 

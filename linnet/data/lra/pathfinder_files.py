@@ -20,8 +20,9 @@ from linnet.data.lra.pathfinder import SIZE, draw_pictures
 from linnet.data.lra.png import decode
 from linnet.data.lra.sequences import Arrays, Sequences, load_arrays, save_arrays
 from linnet.data.lra.sources import read_files
+from linnet.data.packing import DAY
 from linnet.errors import InputError
-from linnet.storage import clean, read_json, write_json
+from linnet.storage import clean, one_line_errors, read_json, write_json
 
 SHARD = 1000  # pictures
 RULES = "pathfinder32 1"
@@ -77,8 +78,9 @@ def write_shards(
     about = {"rules": RULES, "count": count, "seed": seed, "shard": shard}
     if (folder / ABOUT).exists() and read_json(folder / ABOUT) != about:
         raise InputError(f"{folder} holds other pictures ({ABOUT} says which): name another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    clean(folder)  # what a killed process left
+    with one_line_errors("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    clean(folder, older_than=DAY)  # what a killed process left, not what another is writing
     write_json(folder / ABOUT, about)
     todo = [shard for shard in _shards(folder, about) if shard.load() is None]
     done = count - sum(shard.size for shard in todo)

@@ -18,9 +18,10 @@ from torch.nn.functional import cross_entropy
 from linnet.config import ArenaConfig, RunConfig
 from linnet.data.lra.sequences import Sequences, digest
 from linnet.data.masking import IGNORE, mask_tokens
+from linnet.data.packing import batch_indices
 from linnet.errors import InputError
 from linnet.models.config import ModelConfig
-from linnet.tasks.base import Batch, Indices, Sums, Task, Work, perplexity
+from linnet.tasks.base import EVALUATION, Batch, Indices, Sums, Task, Work, perplexity
 from linnet.tasks.lra.lengths import by_length
 
 PAD = 0
@@ -103,6 +104,10 @@ class ArenaTask(Task):
         if self.denoises:
             return self._gaps(ids, real, samples, epochs)
         return self.tensors(ids, real, self.splits[split].labels[samples])
+
+    def sample(self, split: str, count: int) -> Indices:
+        """Any `count` samples, the same for every seed: the first of a file may all be of one class."""
+        return np.sort(batch_indices(0, EVALUATION, 0, count, self.count(split)))
 
     def rows(self, split: str, samples: Indices) -> tuple[Indices, NDArray[np.bool_]]:
         """Sequences as (B,N), and which of their tokens are real."""

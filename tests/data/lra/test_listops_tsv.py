@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
+from linnet.data.lra import listops_tsv
 from linnet.data.lra.listops import draw_trees, generate
 from linnet.data.lra.listops_tsv import HEADER, NAMES, read_tsv, render, write_tsv
-from linnet.errors import InputError
+from linnet.errors import InputError, LinnetError
 
 GOOD = "( ( ( [MAX 2 ) 9 ) ] )\t9"
 
@@ -25,6 +26,27 @@ def test_files_hold_the_generated_trees_in_order(written):
     assert np.array_equal(np.concatenate([part.tokens for part in parts]), trees.tokens)
     assert np.array_equal(np.concatenate([part.values for part in parts]), trees.values)
     assert sorted(path.name for path in written.iterdir()) == sorted(NAMES.values())
+
+
+@pytest.mark.parametrize("after", [10, 33])
+def test_what_is_stopped_leaves_nothing(tmp_path, monkeypatch, after):
+    """In the middle of the first file, and after the second."""
+    monkeypatch.setattr(listops_tsv, "generate", lambda *args, **more: _stopped(after))
+    with pytest.raises(KeyboardInterrupt):
+        write_tsv(tmp_path / "new", {"train": 30, "valid": 3, "test": 2}, seed=5)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def _stopped(after):
+    (trees,) = generate(5, 35)
+    yield trees.select(np.arange(after))
+    raise KeyboardInterrupt
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LinnetError, match=r"cannot write .*file"):
+        write_tsv(tmp_path / "file", {"train": 1, "valid": 1, "test": 1}, seed=0)
 
 
 def test_a_tree_is_nested_pairs():

@@ -1,6 +1,7 @@
 """Pathfinder on disk: shards that go on after a stop, for any number of processes, and the public layout."""
 
 import io
+import os
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from linnet.data.lra.pathfinder_files import ABOUT, read_public, read_shards, sheet, write_shards
 from linnet.data.lra.png import encode
 from linnet.errors import InputError
+from linnet.storage import temporary_name
 
 
 def test_a_set_goes_on_where_it_was(tmp_path):
@@ -43,6 +45,16 @@ def test_two_processes_write_what_one_does(tmp_path):
     one, two = (read_shards(tmp_path / str(workers)) for workers in (1, 2))
     assert np.array_equal(one.tokens, two.tokens)
     assert np.array_equal(one.labels, two.labels)
+
+
+def test_what_another_process_is_writing_stays(tmp_path):
+    fresh, old = (temporary_name(tmp_path / f"shard-0000{i}.safetensors") for i in (7, 8))
+    for path in (fresh, old):
+        path.write_bytes(b"a part of it")
+    os.utime(old, (0, 0))
+    write_shards(tmp_path, 3, 0, 1)
+    assert fresh.exists()
+    assert not old.exists()
 
 
 @pytest.fixture

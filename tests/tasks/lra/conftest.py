@@ -42,14 +42,15 @@ def places(tmp_path_factory) -> dict[str, Path | None]:
 
 @pytest.fixture
 def config(places, cache) -> Callable[..., RunConfig]:
-    """`config("text", rules="skyformer")`: a run on that task; `train` and `pretrain` may be given too."""
+    """`config("text", rules="skyformer")`: a run on that task; `train`, `pretrain` and `seed` may be given too."""
 
-    def make(task: str, train: dict | None = None, pretrain: bool = False, **data: object) -> RunConfig:
+    def make(task: str, train: dict | None = None, pretrain: bool = False, seed: int = 0, **data: object) -> RunConfig:
         path = {"path": str(places[task])} if places[task] is not None else {"count": 60}
         usual = {"steps": 6, "batch": 4, "lr": 1e-2, "schedule": "constant", "threads": 1}
         every = {"eval_every": 3, "eval_batches": 2, "save_every": 2, "log_every": 2}
         return parse_config({
             "task": f"lra/{task}",
+            "seed": seed,
             "pretrain": pretrain,
             "data": {"context": CONTEXT[task], "cache": str(cache), **path, **data},
             "model": {"preset": "transnormer_t2_lra_small"},

@@ -104,6 +104,19 @@ def test_uniform_guesses(config, name):
     assert "confusion" not in task.evaluate(Guess(torch.zeros(task.classes)), "train", batches=1)
 
 
+def test_a_part_of_a_split_that_is_sorted_by_class_holds_every_class(config):
+    task = TASK["lra/text"](config("text"))
+    labels = task.splits["valid"].labels
+    assert set(labels[:8]) != {0, 1}  # the first 8 are all of one class
+    counted = task.evaluate(Guess(torch.zeros(2)), "valid", batches=2)
+    assert counted["samples"] == 8
+    assert 0 < counted["accuracy"] < 1
+    chosen = task.sample("valid", 8)
+    assert len(set(chosen.tolist())) == 8
+    other = TASK["lra/text"](config("text", seed=1))
+    assert np.array_equal(other.sample("valid", 8), chosen)  # the same for every seed
+
+
 def test_the_best_checkpoint_has_the_highest_accuracy(config):
     rank = TASK["lra/text"].rank
     assert rank({"loss": 0.9, "accuracy": 0.8}) < rank({"loss": 0.1, "accuracy": 0.7})
