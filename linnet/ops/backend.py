@@ -52,7 +52,7 @@ def cpu_hurdle(q: Tensor, v: Tensor) -> str:
 
 
 def cpu_serves(q: Tensor, v: Tensor) -> bool:
-    """Whether the CPU's kernels may do what torch's operations would do too: they can, and nothing else is asked for."""
+    """Whether the CPU's kernels may do what torch would do too: they can, and no other backend is asked for."""
     return (os.environ.get("LINNET_BACKEND") or "cpu") == "cpu" and not cpu_hurdle(q, v) and not no_kernels()
 
 

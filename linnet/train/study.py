@@ -172,7 +172,8 @@ def chosen(planned: list[Trial], only: tuple[str, ...]) -> list[Trial]:
 def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen, only: tuple[str, ...] = ()) -> int:
     """Do what is missing of a study; returns the signal that stopped it, 0 if none did.
 
-    With `only`, the runs whose names begin with one of these, in this order. A run that was stopped goes on; one that another process works on is left to it, so two processes share the work.
+    With `only`, the runs whose names begin with one of these, in this order. A run that was stopped goes on; one that
+    another process works on is left to it, so two processes share the work.
     """
     for trial in chosen(list(trials(find_study(name), scale)), only):
         place = results / f"{trial.name}.json"

@@ -99,7 +99,7 @@ def test_dropout_equals_the_reference_with_the_same_draws(kind: str, causal: boo
 @pytest.mark.parametrize("name", ["softmax", "diag"])
 def test_mechanisms_drop_on_the_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While training: the same with the same seed and any number of threads, the mean of many is that without."""
-    mixer, x, found = create_mixer(name, dim=32, heads=2, causal=False, dropout=0.3), torch.randn(1, 90, 32), []
+    mixer, x, found = create_mixer(name, width=32, heads=2, causal=False, dropout=0.3), torch.randn(1, 90, 32), []
     monkeypatch.setattr(on_cpu, "SMALL", 0)
     usual = torch.get_num_threads()
     for threads in (1, 2):
@@ -161,7 +161,7 @@ def test_compiles_to_one_graph_and_is_declared_rightly() -> None:
         o = fn(*leaves, block=16, key_mask=real, backend="cpu")
         results.append([o, *grads([o], leaves)])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-    inputs = *leaves, real, segments(2, 100), 16, True, False, 0.25
+    inputs = *leaves, real, segments(2, 100), torch.tensor(1), 16, True, False, 0.25, 0.1
     tests = "test_schema", "test_faketensor", "test_autograd_registration"
     torch.library.opcheck(torch.ops.linnet.cpu_block.default, inputs, test_utils=tests)
 

@@ -57,7 +57,8 @@ def _backward(
     """Gradients of q, k and v."""
     slopes = empty_rows(q), empty_rows(k), empty_rows(v)
     views = rows(q), rows(k), rows(v), None, rows(g), *slopes
-    call_block("linnet_block_backward", views, dense(real), dense(ids), block, rela, causal, scale, False, seed, dropout)
+    masks = dense(real), dense(ids)
+    call_block("linnet_block_backward", views, *masks, block, rela, causal, scale, False, seed, dropout)
     return slopes
 
 
