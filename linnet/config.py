@@ -123,7 +123,6 @@ class ArenaConfig(Settings):
     count: Count | None = None
     variant: Annotated[int, Field(ge=0, le=10**9)] = 0
     objective: Literal["classify", "denoise"] = "classify"
-    groups: Annotated[int, Field(ge=1, le=2**16)] = 1
 
 
 Data = DataConfig | RecallConfig | ArenaConfig

@@ -84,6 +84,10 @@ class Task(ABC):
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
         """The tensors of these samples, with what is drawn at random for each drawn for its epoch."""
 
+    def parts(self, batch: Batch) -> list[Batch]:
+        """A batch as what is computed at once: all of it, unless a task knows a quicker way to the same sums."""
+        return [batch]
+
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """The summed loss of a batch, and the number of terms in the sum."""
@@ -130,9 +134,10 @@ class Task(ABC):
                     return None
                 indices = chosen[start : start + size]
                 batch = self.batch(split, indices, np.full_like(indices, EVALUATION))
-                with torch.no_grad():
-                    part = self.measure(model, to_device(batch, device))
-                sums = {name: sums.get(name, 0) + part.get(name, 0) for name in {**sums, **part}}
+                for part in self.parts(to_device(batch, device)):
+                    with torch.no_grad():
+                        found = self.measure(model, part)
+                    sums = {name: sums.get(name, 0) + found.get(name, 0) for name in {**sums, **found}}
                 if progress is not None:
                     progress(start + len(indices), len(chosen))
         finally:

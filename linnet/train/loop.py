@@ -19,7 +19,7 @@ from linnet.errors import InputError
 from linnet.models.backbone import Model
 from linnet.models.loading import load_weights
 from linnet.storage import Checkpoint, prune, save_checkpoint, to_keep
-from linnet.tasks.base import Task, to_device
+from linnet.tasks.base import Batch, Task, to_device
 from linnet.train.guard import NonFiniteError, Stop, bad_gradient, bad_place, bad_tensors, deterministic
 from linnet.train.log import RunLog
 from linnet.train.optim import finish_gradients, layer_norms, load_optimizer, make_optimizer, optimizer_tensors
@@ -155,10 +155,18 @@ class Trainer:
 
     def _accumulate(self, number: int, step: int) -> tuple[float, int, int]:
         """Add the gradients of one micro-batch; returns its summed loss, the terms in it, and its tokens."""
-        batch = to_device(self.task.train_batch(number), self.device)
+        batch, loss, terms, tokens = to_device(self.task.train_batch(number), self.device), 0.0, 0, 0
+        for i, part in enumerate(self.task.parts(batch)):
+            more, count = self._add(part, seed_of(self.config.seed, number, *([i] if i else [])), step)
+            loss, terms = loss + more, terms + count
+            tokens += int(part["key_mask"].sum()) if "key_mask" in part else part["ids"].numel()
+        return loss, terms, tokens
+
+    def _add(self, batch: Batch, seed: int, step: int) -> tuple[float, int]:
+        """Add the gradients of a part of a micro-batch; returns its summed loss and the terms in it."""
 
         def forward(model: nn.Module) -> tuple[Tensor, int]:
-            torch.manual_seed(seed_of(self.config.seed, number))  # for dropout
+            torch.manual_seed(seed)  # for dropout
             with precision(self.train, self.device):
                 return self.task.loss(model, batch)
 
@@ -168,7 +176,7 @@ class Trainer:
             place = bad_place(self.model, lambda: forward(self.model))
             raise NonFiniteError(f"step {step}: the loss is {loss}, first in {place}; nothing of it was saved")
         total.backward()
-        return loss, terms, int(batch["key_mask"].sum()) if "key_mask" in batch else batch["ids"].numel()
+        return loss, terms
 
     def _record(self, log: RunLog, rate: float, norm: float, speed: float) -> None:
         """Move the progress; every `log_every` steps write down the mean loss since the last time."""

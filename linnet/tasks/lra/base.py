@@ -22,9 +22,9 @@ from linnet.data.packing import batch_indices
 from linnet.errors import InputError
 from linnet.models.config import ModelConfig
 from linnet.tasks.base import EVALUATION, Batch, Indices, Sums, Task, Work, perplexity
-from linnet.tasks.lra.lengths import by_length
 
 PAD = 0
+ROWS = 4  # of a batch that are computed at once
 MASKED = 0.15  # share of the tokens that are guessed when a sequence is denoised
 
 
@@ -131,16 +131,22 @@ class ArenaTask(Task):
         batch = {"ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
         return batch if real.all() else {**batch, "key_mask": torch.from_numpy(real)}
 
+    def parts(self, batch: Batch) -> list[Batch]:
+        """On a CPU a few rows of like length at once: much of a batch is padding else, and its tensors are large."""
+        ids, real = batch["ids"], batch.get("key_mask")
+        if ids.device.type != "cpu" or len(ids) <= ROWS:
+            return [batch]
+        extent = torch.full((len(ids),), ids.shape[-1]) if real is None else _extent(real)
+        return [_part(batch, rows, int(extent[rows].max())) for rows in extent.argsort(stable=True).split(ROWS)]
+
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross entropy in nats, summed over the sequences, or over the masked tokens."""
-        groups = by_length(batch, self.data.groups)
-        losses = [cross_entropy(self._logits(model, x), x["labels"], reduction="sum") for x in groups]
-        return torch.stack(losses).sum(), len(batch["labels"])
+        logits, labels = self._logits(model, batch), batch["labels"]
+        return cross_entropy(logits, labels, reduction="sum"), len(labels)
 
     def measure(self, model: nn.Module, batch: Batch) -> Sums:
         """Also how often each class was taken for each: rows are true classes, columns are answers."""
-        groups = by_length(batch, self.data.groups)
-        logits, labels = torch.cat([self._logits(model, x) for x in groups]), torch.cat([x["labels"] for x in groups])
+        logits, labels = self._logits(model, batch), batch["labels"]
         loss = cross_entropy(logits, labels, reduction="sum")
         if self.denoises:
             return {"loss": float(loss), "terms": len(labels)}
@@ -162,3 +168,22 @@ class ArenaTask(Task):
         accuracy = float(np.trace(confusion)) / count
         found: dict[str, Any] = {"split": split, "loss": mean, "accuracy": accuracy, "samples": count, **context}
         return {**found, "confusion": confusion.tolist()} if count == self.count(split) else found
+
+
+def _extent(real: Tensor) -> Tensor:
+    """Where the last real token of each row, or of each pair of rows, ends: (B,), at least 1."""
+    ends = (real * torch.arange(1, real.shape[-1] + 1)).flatten(1).amax(dim=1)
+    return ends.clamp(min=1)
+
+
+def _part(batch: Batch, rows: Tensor, n: int) -> Batch:
+    """These rows of a batch, up to token n, and what is asked about them."""
+    part, select = {"ids": batch["ids"][rows, ..., :n].contiguous()}, batch.get("select")
+    if "key_mask" in batch and not (mask := batch["key_mask"][rows, ..., :n].contiguous()).all():
+        part["key_mask"] = mask
+    if select is None:
+        return {**part, "labels": batch["labels"][rows]}
+    B, N = batch["ids"].shape
+    row = torch.full((B,), -1).index_put((rows,), torch.arange(len(rows)))[select // N]
+    mine = row >= 0
+    return {**part, "labels": batch["labels"][mine], "select": (row * n + select % N)[mine]}

@@ -117,6 +117,40 @@ def test_a_part_of_a_split_that_is_sorted_by_class_holds_every_class(config):
     assert np.array_equal(other.sample("valid", 8), chosen)  # the same for every seed
 
 
+@pytest.mark.parametrize("objective", ["classify", "denoise"])
+@pytest.mark.parametrize(("name", "rules"), [*((name, "lra") for name in TASKS), ("image", "skyformer")])
+def test_parts_of_a_batch_have_its_loss_and_gradients(config, name, rules, objective):
+    task = TASK[f"lra/{name}"](config(name, rules=rules, objective=objective))
+    torch.manual_seed(0)
+    model = Model(model_config({**task.model_fields(), "preset": "transnormer_t2_lra_small"})).eval()
+    batch = batch_of(task, count=11)
+    found = []
+    for parts in ([batch], task.parts(batch)):
+        model.zero_grad()
+        losses = [task.loss(model, part) for part in parts]
+        sum(loss for loss, _ in losses).backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        found.append((sum(loss.item() for loss, _ in losses), sum(terms for _, terms in losses), gradients))
+        tokens = sum(part["ids"].numel() for part in parts)
+    (loss, terms, gradients), (loss_of_parts, terms_of_parts, gradients_of_parts) = found
+    assert terms == terms_of_parts
+    assert loss_of_parts == pytest.approx(loss, rel=1e-5)
+    for one, other in zip(gradients, gradients_of_parts, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4 * float(one.abs().max()) + 1e-7)
+    assert tokens <= batch["ids"].numel()
+    if name in ("listops", "text"):
+        assert tokens < 0.9 * batch["ids"].numel()
+
+
+def test_the_log_counts_real_tokens(config, tmp_path):
+    settings = config("listops", {"steps": 1})
+    start_run(settings, tmp_path / "run", QUIET)
+    task = TASK["lra/listops"](settings)
+    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    tokens = [record["tokens"] for record in records if record["split"] == "train"]
+    assert tokens == [int(task.train_batch(0)["key_mask"].sum())]
+
+
 def test_the_best_checkpoint_has_the_highest_accuracy(config):
     rank = TASK["lra/text"].rank
     assert rank({"loss": 0.9, "accuracy": 0.8}) < rank({"loss": 0.1, "accuracy": 0.7})
