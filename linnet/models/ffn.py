@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from torch import Tensor, nn
-from torch.nn.functional import gelu, relu, silu
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu, "relu": relu}
+from linnet.ops.gate import ACTIVATIONS, gated
 
 
 class GLU(nn.Module):
@@ -13,14 +12,13 @@ class GLU(nn.Module):
 
     def __init__(self, M: int, width: int, activation: str, dropout: float = 0.0) -> None:
         super().__init__()
-        self.act = ACTIVATIONS[activation]
+        self.activation = activation
         self.enter = nn.Linear(M, 2 * width)  # W1 and W2
         self.dropout = nn.Dropout(dropout)
         self.leave = nn.Linear(width, M)  # W3
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, value = self.enter(x).chunk(2, dim=-1)  # (B, N, width) each
-        return self.leave(self.dropout(self.act(gate) * value))
+        return self.leave(self.dropout(gated(self.enter(x), self.activation)))
 
 
 class FFN(nn.Module):

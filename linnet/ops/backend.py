@@ -4,8 +4,10 @@ import os
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from linnet.errors import InputError, UnsupportedError, unknown
+from linnet.ops.operator import is_plain
 
 NAMES = ("reference", "torch", "cpu", "triton")
 WIDTHS = 8, 256  # of heads, that the kernels take
@@ -54,6 +56,13 @@ def cpu_hurdle(q: Tensor, v: Tensor) -> str:
 def cpu_serves(q: Tensor, v: Tensor) -> bool:
     """Whether the CPU's kernels may do what torch would do too: they can, and no other backend is asked for."""
     return (os.environ.get("LINNET_BACKEND") or "cpu") == "cpu" and not cpu_hurdle(q, v) and not no_kernels()
+
+
+def serves(op: str, x: Tensor) -> bool:
+    """Whether a kernel does this pointwise `op`; a compiler makes one of its own, transforms want plain operations."""
+    if not is_plain(x) or x.dtype != torch.float32 or x.device.type != "cpu" or forward_ad._current_level >= 0:
+        return False
+    return choose(op, ("reference", "torch", "cpu"), None) == "cpu"
 
 
 def triton_hurdle(q: Tensor, v: Tensor) -> str:

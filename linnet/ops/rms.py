@@ -9,8 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from linnet.ops.backend import choose
-from linnet.ops.operator import is_plain
+from linnet.ops.backend import serves
 from linnet.ops.precision import accumulator
 
 
@@ -18,7 +17,7 @@ def srms(x: Tensor, dim: int | tuple[int, ...] = -1, eps: float = 1e-8) -> Tenso
     """x / (rms(x) + eps) over `dim`, computed in at least float32; the gradient at the zero vector is finite."""
     dims = (dim,) if isinstance(dim, int) else dim
     heads = dims == (1, 3) and x.dim() == 4
-    if (heads or dims == (-1,)) and x.numel() and _on_cpu(x):
+    if (heads or dims == (-1,)) and x.numel() and serves("srms", x):
         from linnet.ops.cpu.norm import srms as kernel
 
         y: Tensor = kernel(x if heads else x.reshape(1, 1, -1, x.shape[-1]), eps)[0]
@@ -28,13 +27,6 @@ def srms(x: Tensor, dim: int | tuple[int, ...] = -1, eps: float = 1e-8) -> Tenso
     # vector_norm has the subgradient 0 at 0, where the gradient of sqrt(mean(x^2)) is 0/0.
     rms_x = torch.linalg.vector_norm(wide, dim=dims, keepdim=True) / math.sqrt(width)  # M2
     return (wide / (rms_x + eps)).to(x.dtype)
-
-
-def _on_cpu(x: Tensor) -> bool:
-    """Whether a kernel norms x; a compiler makes one of its own, and transforms want plain operations."""
-    if not is_plain(x) or x.dtype != torch.float32 or x.device.type != "cpu":
-        return False
-    return choose("srms", ("reference", "torch", "cpu"), None) == "cpu"
 
 
 def rms(x: Tensor, gain: Tensor, eps: float = 1e-6) -> Tensor:

@@ -5,6 +5,7 @@
 #include "decode.h"
 #include "exp_bidirectional.h"
 #include "exp_causal.h"
+#include "gate.h"
 #include "moments.h"
 #include "norm.h"
 
