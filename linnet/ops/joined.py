@@ -5,7 +5,6 @@ from torch import Tensor
 from linnet.ops.backend import choose, cpu_hurdle
 from linnet.ops.block import LARGEST, block_ids
 from linnet.ops.layout import Layout
-from linnet.ops.precision import refuse_forward_mode
 
 
 def exp_block_mean(
@@ -21,7 +20,6 @@ def exp_block_mean(
         return None
     from linnet.ops.cpu.joined import joined
 
-    refuse_forward_mode(q, k, v)
     scales = (x.expand(B, H, x.shape[-2] if x.dim() > 1 else 1, 1) for x in (alpha, beta))
     ids = None if where.real is None and where.run is None else block_ids(where, block).expand(B, -1)
     o: Tensor = joined(q, k, v, *scales, where.real, where.run, ids, block, causal, D**-0.5)[0]
