@@ -77,8 +77,10 @@ def command(
     from linnet.analysis.figures import check_matplotlib
     from linnet.bench.machine import keep_freed_memory
     from linnet.bench.measure import Effort
+    from linnet.ops.backend import wanted
     from linnet.train.log import Screen
 
+    wanted()  # a wrong LINNET_BACKEND is told before anything is measured
     if threads is not None:
         torch.set_num_threads(threads)
     if what == ["peers"]:

@@ -119,7 +119,8 @@ def _kernels(build: bool) -> Check:
     found = load(again=build)
     if found.library is not None:
         return Check("cpu kernels", "ok", str(found))
-    advice = "install g++ or clang, then `linnet doctor --build`; until then the PyTorch path is used"
+    mend = "install g++ or clang" if "no C++ compiler" in found.reason else "mend that"
+    advice = f"{mend}, then `linnet doctor --build`; until then the PyTorch path is used"
     return Check("cpu kernels", "wrong" if build else "missing", str(found), advice)
 
 

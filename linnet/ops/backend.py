@@ -26,14 +26,11 @@ def choose(
     `hurdle` says why the CPU's kernels cannot take these inputs, `on_gpu` why Triton's cannot; without one, they are
     the first choice on their device.
     """
-    name = os.environ.get("LINNET_BACKEND") or None if backend is None else backend
+    name, source = wanted(backend)
     if name is None:
         if "triton" in available and device == "cuda" and not on_gpu and not no_triton(device):
             return "triton"
         return "cpu" if "cpu" in available and not hurdle and not no_kernels() else "torch"
-    source = "LINNET_BACKEND" if backend is None else "backend"
-    if not isinstance(name, str) or name not in NAMES:
-        raise InputError(f"{source}: {unknown('backend', name, NAMES)}")
     if name not in available:
         raise UnsupportedError(f"backend {name!r} does not implement {op}: one of {', '.join(available)}")
     if name == "cpu" and (hurdle or no_kernels()):
@@ -41,6 +38,15 @@ def choose(
     if name == "triton" and (on_gpu or no_triton(device)):
         raise UnsupportedError(f"{source} 'triton' cannot run this {op}: {on_gpu or no_triton(device)}")
     return name
+
+
+def wanted(backend: str | None = None) -> tuple[str | None, str]:
+    """The backend that was asked for, or None, and where; a one-line error if there is none of that name."""
+    name = os.environ.get("LINNET_BACKEND") or None if backend is None else backend
+    source = "LINNET_BACKEND" if backend is None else "backend"
+    if name is not None and (not isinstance(name, str) or name not in NAMES):
+        raise InputError(f"{source}: {unknown('backend', name, NAMES)}")
+    return name, source
 
 
 def cpu_hurdle(q: Tensor, v: Tensor) -> str:

@@ -20,7 +20,7 @@ from linnet.ops.backend import choose_kernel
 from linnet.ops.exponential_chunk import Maybe, chunks, exp_, store
 from linnet.ops.layout import Layout, check_qkv, check_state, layout
 from linnet.ops.operator import Operator
-from linnet.ops.precision import FLOOR, State, accumulator, no_autocast, refuse_forward_mode
+from linnet.ops.precision import FLOOR, State, accumulator, no_autocast
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -48,7 +48,6 @@ def exp_attention(
             raise InputError(f"{name} is {flag!r}: it must be True or False")
     D, E = log_q.shape[3], v.shape[3]
     check_state(state, [(B, H, D, E), (B, H, D), (B, H, D)], v.device)
-    refuse_forward_mode(log_q, log_k, v, *(state or ()))
     name = choose_kernel("exp_attention", log_q, v, backend)
     if name == "reference":
         return reference.exp_attention(log_q, log_k, v, causal, key_mask, segments, state, return_state)

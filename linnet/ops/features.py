@@ -13,7 +13,7 @@ from linnet.ops.backend import choose_kernel
 from linnet.ops.layout import layout
 from linnet.ops.linear import linear_attention
 from linnet.ops.positions import reflect, rotate
-from linnet.ops.precision import State, accumulator, refuse_forward_mode
+from linnet.ops.precision import State, accumulator
 
 
 class Features(NamedTuple):
@@ -48,7 +48,6 @@ def feature_attention(
     state: State | None = None,
 ) -> tuple[Tensor, State]:
     """`linear_attention` of the features of q and k, with its state."""
-    refuse_forward_mode(q, k, v, how.theta, *(state or ()))
     if choose_kernel("linear_attention", q, v, None) == "cpu":
         from linnet.ops.cpu.linear import linear
 

@@ -5,7 +5,6 @@ from torch import Tensor
 from linnet.ops.backend import cpu_serves
 from linnet.ops.block import LARGEST, kernel_ids
 from linnet.ops.layout import Layout
-from linnet.ops.precision import refuse_forward_mode
 
 
 def exp_block_mean(
@@ -20,7 +19,6 @@ def exp_block_mean(
         return None
     from linnet.ops.cpu.joined import joined
 
-    refuse_forward_mode(q, k, v)
     scales = (x.expand(B, H, x.shape[-2] if x.dim() > 1 else 1, 1) for x in (alpha, beta))
     ids = kernel_ids(where, block, B)
     o: Tensor = joined(q, k, v, *scales, where.real, where.run, ids, block, causal, D**-0.5)[0]

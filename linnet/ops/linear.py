@@ -15,7 +15,7 @@ from linnet.ops import reference
 from linnet.ops.backend import choose_kernel
 from linnet.ops.layout import check_qkv, check_state, clock, layout
 from linnet.ops.operator import Operator
-from linnet.ops.precision import EPS, FLOOR, State, accumulator, no_autocast, refuse_forward_mode
+from linnet.ops.precision import EPS, FLOOR, State, accumulator, no_autocast
 
 CHUNK = 64
 
@@ -41,7 +41,6 @@ def linear_attention(
     """
     B, _, N = check_qkv(phi_q, phi_k, v)
     _check_extras(phi_q, v, causal, normalize, segments, log_decay, state, return_state)
-    refuse_forward_mode(phi_q, phi_k, v, log_decay, *(state or ()))
     name = choose_kernel("linear_attention", phi_q, v, backend, "log_decay is given" if log_decay is not None else "")
     if name == "reference":
         return reference.linear_attention(

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+
+from linnet.errors import UnsupportedError
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -38,16 +41,44 @@ class Operator:
                 save(ctx, args, out)
                 return out
 
-            parts = {"forward": staticmethod(record), "backward": staticmethod(backward)}
-            self._function = type(name, (torch.autograd.Function,), parts)
+            self._function = _function(name, forward=record, backward=backward)
+        save, backward = gradient or (_save_nothing, _refuse_second_derivative)
+        # For transforms of torch.func, which a custom op with a gradient does not take.
+        self._transformed = _function(
+            name, forward=self._op, setup_context=save, backward=backward, vmap=self._one_by_one
+        )
 
     def __call__(self, *args: Any) -> Any:
+        _refuse_forward_mode(args)
+        if torch._C._are_functorch_transforms_active():
+            return self._transformed.apply(*args)
         if not is_plain(*args):
             return self._op(*args)
         if not torch.is_grad_enabled():
             return self._forward(*args)
         # A backward pass that is itself recorded has no gradient: the custom op says so, the loop would give 0.
         return self._op(*args) if self._function is None else self._function.apply(*args)
+
+    def _one_by_one(self, info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        """Under torch.vmap: the samples in turn, their results stacked along a first axis."""
+        pairs = list(zip(args, dims, strict=True))
+        outs = [self(*(x if dim is None else x.select(dim, i) for x, dim in pairs)) for i in range(info.batch_size)]
+        if isinstance(outs[0], Tensor):
+            return torch.stack(outs), 0
+        return tuple(torch.stack(parts) for parts in zip(*outs, strict=True)), (0,) * len(outs[0])
+
+
+def _function(name: str, **parts: Callable[..., Any]) -> Any:
+    """An autograd function of these parts."""
+    return type(name, (torch.autograd.Function,), {part: staticmethod(fn) for part, fn in parts.items()})
+
+
+def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """What a backward pass keeps."""
+
+
+def _refuse_second_derivative(ctx: Any, *gradients: Tensor) -> None:
+    raise UnsupportedError("a second derivative is not supported: gradients are of the first order")
 
 
 def is_plain(*args: Any) -> bool:
@@ -56,3 +87,11 @@ def is_plain(*args: Any) -> bool:
         return False
     # The compiler's tensors, and those of other extensions, are of another class than Tensor.
     return not torch.compiler.is_compiling() and all(type(x) in _PLAIN for x in args if isinstance(x, Tensor))
+
+
+def _refuse_forward_mode(args: tuple[Any, ...]) -> None:
+    """A backward pass of one's own silently gives zero tangents; say so in one line."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    if any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in args):
+        raise UnsupportedError("forward-mode differentiation (jvp) is not supported: reverse mode is")

@@ -4,9 +4,6 @@ import contextlib
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-
-from linnet.errors import UnsupportedError
 
 State = tuple[Tensor, ...]
 EPS = 1e-6  # a normalizer of linear attention is at least this
@@ -23,11 +20,3 @@ def no_autocast(device: torch.device) -> contextlib.AbstractContextManager[objec
     if device.type in ("cpu", "cuda"):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()
-
-
-def refuse_forward_mode(*tensors: Tensor | None) -> None:
-    """Ops with a backward of their own would silently give zero tangents; say so in one line."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
-        return
-    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        raise UnsupportedError("forward-mode differentiation (jvp) is not supported: reverse mode is")

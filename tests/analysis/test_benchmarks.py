@@ -98,10 +98,22 @@ def test_bounds_are_judged():
     assert judged[f"{against}the fastest peer, N = 8,192"].reached is False
     assert judged[f"{against}the fastest peer, N = 8,192"].measured == "3.00x (linear_attention, cpu against p)"
     assert judged[f"{against}batched chunks, N = 8,192"].reached is True
-    assert judged["share of the matrix product's speed, causal forward, N = 8,192"].measured == "50%"
-    assert judged["share of the matrix product's speed, causal forward, N = 8,192"].reached is False
+    shared = judged["share of the matrix product's speed, causal forward, N = 8,192"]
+    assert shared.measured == "50% of the useful operations; 215% of 4 D^2 alone"  # this row's operations are made up
+    assert shared.reached is False
     assert judged["memory of causal forward+backward over its floor, N = 4,096"].measured == "1.00x"
     assert judged["lln against the released formula, N = 2,048"].reached is None
+
+
+@pytest.mark.parametrize("name,form", [("linear attention", "causal"), ("lln", "causal"), ("lln", "bidirectional")])
+def test_exponents_are_those_of_batch_1_from_4096_tokens(name, form):
+    case = "linear_attention, cpu" if "linear" in name else name
+    rows = [row(case, N, 1e-6 * N**1.2, batch=1, form=form) for N in (4096, 16384, 65536)]
+    rows += [row(case, N, 1.0, batch=batch, form=form) for N, batch in ((512, 1), (8192, 4))]
+    judged = {bound.what: bound for bound in bounds({"ops": ops(*rows)}) if bound.reached is not None}
+    time = judged[f"exponent of time against N, {name}, {form}"]
+    assert (time.measured, time.reached) == ("1.200", False)
+    assert judged[f"exponent of memory against N, {name}, {form}"].reached is True
 
 
 def test_bounds_of_models_and_steps():

@@ -101,3 +101,10 @@ def test_bench_peers_prints_a_row_or_a_reason_for_each(run, monkeypatch):
     assert "4.00x" in out and "250 ms" in out
     assert "not measured: linformer, bidirectional: linformer: pip install it" in out
     assert json.loads(run("bench", "peers", "--json")[1]) == found
+
+
+def test_a_wrong_backend_is_told_before_anything_is_measured(run, monkeypatch):
+    monkeypatch.setenv("LINNET_BACKEND", "fast")
+    code, out, err = run("bench", "ops", "--quick")
+    assert (code, out) == (2, "")
+    assert err == "linnet: LINNET_BACKEND: unknown backend 'fast': one of cpu, reference, torch, triton\n"

@@ -110,14 +110,16 @@ def test_the_future_is_never_read() -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_strides(causal: bool) -> None:
-    """Slices of one projection, columns apart, expanded heads, negated views, and a gradient of stride 0."""
+    """Slices of one projection, columns apart, expanded heads, negated views, windows, and a gradient of stride 0."""
     qkv = torch.randn(2, 50, 3, 4, 16)
     sliced = list(qkv.permute(2, 0, 3, 1, 4))
     apart = [x[..., ::2] for x in torch.randn(3, 2, 4, 50, 32)]
     expanded = [torch.randn(2, 1, 50, 16).expand(-1, 4, -1, -1) for _ in range(3)]
     negated = [torch.complex(x, x).conj().imag for x in sliced]
     assert negated[0].is_neg()
-    for inputs in (sliced, apart, expanded, negated):
+    windows = [torch.randn(2, 4, 50 + width - 1).unfold(2, width, 1) for width in (70, 70, 64)]  # wider than long
+    assert torch.empty_like(windows[0]).stride(-1) != 1
+    for inputs in (sliced, apart, expanded, negated, windows):
         leaves = [x.detach().requires_grad_() for x in inputs]
         results = []
         for name in ("cpu", "reference"):

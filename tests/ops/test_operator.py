@@ -4,9 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.ops import exp_attention, linear_attention
+from linnet.errors import UnsupportedError
+from linnet.ops import block_attention, exp_attention, linear_attention
+from linnet.ops.backend import no_kernels
+from linnet.ops.rms import srms
 
 OPS = pytest.mark.parametrize("op", [linear_attention, exp_attention])
+needs_kernels = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
 
 
 def draw() -> tuple[Tensor, Tensor, Tensor]:
@@ -47,3 +51,29 @@ def test_vmap_and_a_trace_equal_plain_calls(op) -> None:
     assert torch.allclose(together, torch.stack([op(q, k, v) for q in many]), atol=1e-5)
     traced = torch.jit.trace(lambda q: op(q, k, v), q)
     assert torch.allclose(traced(2 * q), op(2 * q, k, v), atol=1e-5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("op", [linear_attention, exp_attention, block_attention])
+def test_transforms_of_torch_func_differentiate_once(op) -> None:
+    """`grad`, and `vmap` of it for the gradients of single samples; a second derivative is an error of one line."""
+    q, k, v = torch.rand(3, 4, 1, 2, 20, 8).requires_grad_().unbind()
+
+    def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return op(q, k, v, backend="cpu").square().sum()
+
+    slopes = torch.autograd.grad(sum(map(loss, q, k, v)), (q, k, v))
+    gradient = torch.func.grad(loss, argnums=(0, 1, 2))
+    assert all(torch.equal(ours[0], g) for ours, g in zip(slopes, gradient(q[0], k[0], v[0]), strict=True))
+    assert all(map(torch.equal, slopes, torch.vmap(gradient)(q, k, v)))
+    with pytest.raises(UnsupportedError, match="second derivative"):
+        torch.func.jacrev(torch.func.grad(loss))(q[0], k[0], v[0])
+
+
+@needs_kernels
+def test_no_kernel_answers_forward_mode_with_0() -> None:
+    x = torch.rand(1, 2, 20, 8)
+    with pytest.raises(UnsupportedError, match="reverse mode"):
+        torch.func.jvp(lambda x: block_attention(x, x, x), (x,), (x,))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(UnsupportedError, match="reverse mode"):
+        srms(torch.autograd.forward_ad.make_dual(x, x))

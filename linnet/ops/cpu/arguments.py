@@ -6,27 +6,11 @@ import torch
 from torch import Tensor
 
 from linnet.ops.cpu.build import kernels
+from linnet.ops.memory import Maybe
 
-Maybe = Tensor | None
 LONG = 256  # tokens that are worth a thread of their own
 GROUP = 512  # numbers of a token that are read together, where the heads lie side by side
 SMALL = 1 << 18  # multiplications that one thread does before another has woken up
-
-
-def rows(x: Tensor) -> Tensor:
-    """x with adjacent numbers in its last axis, which is all that the kernels ask."""
-    x = x.resolve_neg()
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def empty_rows(x: Tensor) -> Tensor:
-    """Room for a result that lies in memory as x does, if the kernels can write there."""
-    return torch.empty_like(x) if x.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def dense(x: Maybe) -> Maybe:
-    """A state, or a mask, without gaps."""
-    return None if x is None else x.resolve_neg().contiguous()
 
 
 def view(x: Maybe) -> tuple[int, ...]:

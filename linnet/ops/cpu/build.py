@@ -95,11 +95,12 @@ def _processor() -> str:
 
 def built() -> Path | None:
     """The compiled kernels in the cache, if they are whole and ours."""
-    for path in folder().glob(f"{key()}-*.so") if folder().is_dir() else []:
-        with contextlib.suppress(OSError):
-            whole = path.stem.split("-")[1] == hashlib.sha256(path.read_bytes()).hexdigest()
-            if whole and path.stat().st_uid == os.getuid():
-                return path
+    with contextlib.suppress(OSError, RuntimeError):  # a folder that may not be read, a user without a home
+        for path in sorted(folder().glob(f"{key()}-*.so")):
+            with contextlib.suppress(OSError):
+                whole = path.stem.split("-")[1] == hashlib.sha256(path.read_bytes()).hexdigest()
+                if whole and path.stat().st_uid == os.getuid():
+                    return path
     return None
 
 
@@ -145,7 +146,7 @@ def _compile(scratch: Path, place: Path) -> Path:
 
 
 def _run(command: list[str], what: str) -> str:
-    """Nothing, or what went wrong, in one line."""
+    """Nothing, or what went wrong, in one line; what takes too long is not tried again in another way."""
     pipe = subprocess.PIPE
     # A session of its own: a compiler is several processes, and all of them must end.
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
@@ -155,7 +156,7 @@ def _run(command: list[str], what: str) -> str:
             os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            return f"{what}: it took more than {SECONDS} seconds"
+            raise BuildError(f"{what}: it took more than {SECONDS} seconds") from error
     if process.returncode == 0:
         return ""
     lines = [line for line in said.splitlines() if "error" in line] or said.splitlines() or [""]

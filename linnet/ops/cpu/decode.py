@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from linnet.ops.backend import WIDTHS
-from linnet.ops.cpu.arguments import SMALL, Maybe
+from linnet.ops.cpu.arguments import SMALL
 from linnet.ops.cpu.build import kernels
+from linnet.ops.memory import Maybe
 from linnet.ops.precision import State
 
 PHI = ("elu", "1+elu", "exp")  # the kernel's numbers of features,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from linnet.ops.cpu import exponential
-from linnet.ops.cpu.arguments import Maybe, dense, empty_rows, rows
 from linnet.ops.cpu.block import call_block
+from linnet.ops.memory import Maybe, dense, empty_rows, rows
 from linnet.ops.operator import Operator
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.ops.memory import Maybe, dense, empty_rows, rows
 from linnet.ops.operator import Operator
 from linnet.ops.precision import FLOOR
 from linnet.ops.triton.exponential_values import sum_values
 from linnet.ops.triton.exponential_weights import sum_weights
 from linnet.ops.triton.states import Keys, around
-from linnet.ops.triton.tiles import Maybe, dense, empty_rows, minus_dots, rows
+from linnet.ops.triton.tiles import minus_dots
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from linnet.ops.memory import Maybe
 from linnet.ops.triton import tiles
 from linnet.ops.triton.exponential_values import BLOCK, KEYS, WIDTH
 from linnet.ops.triton.states import Around
@@ -18,7 +19,6 @@ from linnet.ops.triton.tiles import (
     FLOOR,
     FUTURE,
     PAST,
-    Maybe,
     load_exponents,
     load_numbers,
     load_rows,

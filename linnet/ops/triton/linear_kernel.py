@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from linnet.ops.memory import Maybe
 from linnet.ops.precision import EPS
 from linnet.ops.triton import tiles
 from linnet.ops.triton.states import Around
@@ -20,7 +21,6 @@ from linnet.ops.triton.tiles import (
     ALL,
     FUTURE,
     PAST,
-    Maybe,
     load_numbers,
     load_rows,
     padded,

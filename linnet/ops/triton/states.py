@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from linnet.ops.memory import Maybe
 from linnet.ops.triton import tiles
 from linnet.ops.triton.tiles import (
     ALL,
@@ -19,7 +20,6 @@ from linnet.ops.triton.tiles import (
     FLOOR,
     FUTURE,
     PAST,
-    Maybe,
     load_exponents,
     load_numbers,
     load_rows,

@@ -10,9 +10,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
+from linnet.ops.memory import Maybe
 from linnet.ops.precision import FLOOR as _FLOOR
 
-Maybe = Tensor | None
 FLOOR = tl.constexpr(_FLOOR)
 SPAN = 128  # tokens between two states
 PAST, FUTURE, BOTH, ALL = (tl.constexpr(sight) for sight in range(4))  # what a token sees; ALL: one state has it all
@@ -115,22 +115,6 @@ def minus_dots(g: Tensor, o: Tensor, den: Maybe, eps: float) -> Tensor:
 def interpreted() -> bool:
     """Whether TRITON_INTERPRET was set when Triton was imported: then kernels run on the CPU."""
     return isinstance(row_products, InterpretedFunction)
-
-
-def rows(x: Tensor) -> Tensor:
-    """x with adjacent numbers in its last axis, which is all that the kernels ask."""
-    x = x.resolve_neg()
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def empty_rows(x: Tensor) -> Tensor:
-    """Room for a result that lies in memory as x does, if the kernels can write there."""
-    return torch.empty_like(x) if x.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def dense(x: Maybe) -> Maybe:
-    """A state, a mask, or the numbers of tokens, without gaps."""
-    return None if x is None else x.resolve_neg().contiguous()
 
 
 def view(x: Tensor) -> tuple[Tensor, int, int, int]:

@@ -1,0 +1,23 @@
+"""How tensors must lie in memory for kernels, whichever they are: a head's numbers adjacent, states without gaps."""
+
+import torch
+from torch import Tensor
+
+Maybe = Tensor | None
+
+
+def rows(x: Tensor) -> Tensor:
+    """x with adjacent numbers in its last axis, which is all that the kernels ask."""
+    x = x.resolve_neg()
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def empty_rows(x: Tensor) -> Tensor:
+    """Room for a result that lies in memory as x does, if the kernels can write there."""
+    y = torch.empty_like(x)  # of a view that overlaps itself, its last axis need not come last in memory
+    return y if y.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def dense(x: Maybe) -> Maybe:
+    """A state, a mask, or the numbers of tokens, without gaps."""
+    return None if x is None else x.resolve_neg().contiguous()
