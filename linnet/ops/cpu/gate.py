@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, Maybe, address, call, rows
+from linnet.ops.cpu.arguments import SMALL, address, call
+from linnet.ops.memory import Maybe, rows
 from linnet.ops.operator import Operator
 
 ACTS = ("silu", "relu")  # in the order of their numbers in `struct Gate`
