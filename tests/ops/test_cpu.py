@@ -1,6 +1,7 @@
 """The CPU's kernels equal the dense reference in values and gradients, at any shape, mask, stride and scale."""
 
 import random
+from importlib import import_module
 
 import pytest
 import torch
@@ -148,6 +149,7 @@ def test_operators_are_declared_rightly(causal: bool) -> None:
     masks = key_mask("inner", 2, 40), segments(2, 40) if causal else None
     inputs = q, k, v, *masks, S, z, causal, True, "", None, None, None
     tests = "test_schema", "test_faketensor", "test_autograd_registration"
+    import_module("linnet.ops.cpu.linear")  # declares it; otherwise the first use does
     torch.library.opcheck(torch.ops.linnet.cpu_linear.default, inputs, test_utils=tests)
 
 

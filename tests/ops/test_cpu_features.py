@@ -1,6 +1,7 @@
 """Features made inside the CPU's kernels, and the SRMS behind them, equal the same in PyTorch in float64."""
 
 import random
+from importlib import import_module
 
 import pytest
 import torch
@@ -119,5 +120,17 @@ def test_operators_are_declared_rightly() -> None:
     theta, u = angles("lrpe", 8)
     inputs = q, k, v, None, None, None, None, True, False, "elu", theta.requires_grad_(), u, torch.arange(40)
     tests = "test_schema", "test_faketensor", "test_autograd_registration"
+    import_module("linnet.ops.cpu.linear")  # these declare them; otherwise the first use does
+    import_module("linnet.ops.cpu.norm")
     torch.library.opcheck(torch.ops.linnet.cpu_linear.default, inputs, test_utils=tests)
     torch.library.opcheck(torch.ops.linnet.cpu_srms.default, (q, 1e-8), test_utils=tests)
+
+
+def test_angles_without_positions_turn_nothing() -> None:
+    """Their gradient is 0, not whatever was in memory."""
+    q, k, v = torch.randn(3, 1, 2, 20, 8)
+    theta = rotary_angles(8).requires_grad_()
+    o, _ = feature_attention(q.requires_grad_(), k, v, Features("elu", theta))
+    assert torch.equal(o, feature_attention(q, k, v, Features("elu"))[0])
+    (slope,) = torch.autograd.grad(o.sum(), theta)
+    assert not slope.any()

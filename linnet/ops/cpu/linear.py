@@ -83,7 +83,7 @@ def _backward(
     name = "linnet_causal_backward" if causal else "linnet_bidirectional_backward"
     fields = q, k, v, o, g, dq, dk, dv, den, S0, z0, S1, z1, gS, gz, dS, dz
     found = _call(name, q, v, normalize, real, run, fields, phi, theta, u, position)
-    return dq, dk, dv, dS, dz, dtheta if found is None else found.to(dtheta.dtype)
+    return dq, dk, dv, dS, dz, dtheta.zero_() if found is None else found.to(dtheta.dtype)  # none: without positions
 
 
 def _backward_fake(
