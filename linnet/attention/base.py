@@ -233,7 +233,9 @@ class Mixer(nn.Module):
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v (B,H,N,D) of x (B,N,M)."""
-        q, k, v = self.qkv(x).unflatten(2, (3, self.core.heads, self.core.head_dim)).permute(2, 0, 3, 1, 4)
+        # Parts of one tensor, then heads: so the gradients are joined by one copy, where `unbind` would make two.
+        parts = self.qkv(x).chunk(3, dim=2)
+        q, k, v = (part.unflatten(2, (self.core.heads, self.core.head_dim)).transpose(1, 2) for part in parts)
         return q, k, v
 
     def _merge(self, o: Tensor, x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from linnet.errors import InputError
+from linnet.ops.backend import serves
 from linnet.ops.precision import accumulator
 
 
@@ -24,8 +25,13 @@ def turns_of(theta: Tensor, position: Tensor) -> Tensor:
 
 def rotate(x: Tensor, theta: Tensor, position: Tensor) -> Tensor:
     """Turn adjacent pairs of x (B,H,N,D) by position * theta; position is (N,) or (B,N)."""
-    wide = x.to(accumulator(x.dtype))
     turn = turns_of(theta, position)
+    if x.numel() and not turn.requires_grad and serves("rotate", x):
+        from linnet.ops.cpu.rotate import rotate as kernel
+
+        y: Tensor = kernel(x, torch.view_as_real(turn).flatten(-2).float(), False)
+        return y
+    wide = x.to(accumulator(x.dtype))
     turn = turn.to(torch.complex128 if wide.dtype == torch.float64 else torch.complex64)
     if turn.dim() == 3:
         turn = turn[:, None]  # (B, 1, N, D/2)

@@ -1,11 +1,14 @@
 """Rotary, LRPE and sinusoidal encodings: what they are and what they leave unchanged."""
 
 import math
+import random
 
 import pytest
 import torch
 
 from linnet.errors import InputError
+from linnet.ops.backend import no_kernels
+from linnet.ops.cpu import rotate as on_cpu
 from linnet.ops.positions import learned, reflect, rotary_angles, rotate, sinusoidal
 
 
@@ -67,3 +70,52 @@ def test_learned_positions_are_rows_of_a_table() -> None:
     assert torch.equal(learned(torch.tensor([[0, 0, 1]]), table, first=2), table[[2, 2, 3]][None])
     with pytest.raises(InputError, match="5 tokens: this model has 4"):
         learned(torch.arange(5), table, first=2)
+
+
+@pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+@pytest.mark.parametrize("seed", range(20))
+def test_fuzz(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel equals float64 in values and gradients, for any width, strides, positions and threads."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    monkeypatch.setattr(on_cpu, "SMALL", 0)
+    B, H, N, D = (random.choice(sizes) for sizes in ([1, 3], [1, 2, 5], [1, 7, 40], [2, 6, 16, 34, 64]))
+    x = random.choice([torch.randn(B, H, N, D), torch.randn(B, N, H, D).transpose(1, 2), torch.randn(B, H, D, N).mT])
+    position = random.choice([torch.arange(N), torch.randint(5000, (B, N)), torch.randint(9, (B, 1)).expand(B, N)])
+    theta, toward, threads = rotary_angles(D), torch.randn(x.shape), torch.get_num_threads()
+    x.requires_grad_()
+    torch.set_num_threads(random.choice([1, 2, 5]))
+    try:
+        results = []
+        for dtype in (torch.float64, torch.float32):
+            y = rotate(x.to(dtype), theta, position)
+            results.append([y, *torch.autograd.grad(y, x, toward.to(dtype))])
+    finally:
+        torch.set_num_threads(threads)
+    for right, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, right.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_learned_angles_have_their_gradient() -> None:
+    x, theta = torch.randn(2, 3, 5, 4), rotary_angles(4)
+    results = []
+    for dtype in (torch.float64, torch.float32):
+        leaf = theta.to(dtype).requires_grad_()
+        rotate(x.to(dtype), leaf, torch.arange(5)).square().diff(dim=2).sum().backward()
+        results.append(leaf.grad.float())
+    assert results[0].abs().min() > 0
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
+def test_compiles() -> None:
+    x, t = torch.randn(2, 3, 5, 8, requires_grad=True), torch.arange(5)
+    plain = rotate(x, rotary_angles(8), t)
+    compiled = torch.compile(rotate, fullgraph=True, backend="aot_eager")(x, rotary_angles(8), t)
+    torch.testing.assert_close(compiled, plain)
+    (first,) = torch.autograd.grad(plain.pow(2).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)  # a rotation keeps lengths: the gradient is 2 x
+    torch.testing.assert_close(second, torch.full_like(x, 2))
+    if not no_kernels():
+        tests = "test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic"
+        turn = torch.randn(5, 8)
+        torch.library.opcheck(torch.ops.linnet.cpu_rotate.default, (x, turn, False), test_utils=tests)

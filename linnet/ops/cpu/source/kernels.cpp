@@ -8,6 +8,7 @@
 #include "gate.h"
 #include "moments.h"
 #include "norm.h"
+#include "rotate.h"
 
 #include <cmath>
 

@@ -1,0 +1,35 @@
+"""Rotary positions on the CPU's kernels: the gradient is the same turn backward, so nothing but the turns is saved."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.ops.cpu.arguments import SMALL, Maybe, address, call, empty_rows, rows, view
+from linnet.ops.operator import Operator
+
+
+def _forward(x: Tensor, turn: Tensor, back: bool) -> Tensor:
+    """x (B,H,N,D) turned by `turn` (N,D) or (B,N,D), cosines and sines by turns; or turned back."""
+    y, x, turn = empty_rows(x), rows(x), turn.contiguous()
+    threads = torch.get_num_threads() if x.numel() > SMALL else 1
+    by_row = turn.stride(0) if turn.dim() == 3 else 0
+    call("linnet_rotate", *x.shape, threads, int(back), *view(x), *view(y), address(turn), by_row)
+    return y
+
+
+def _fake(x: Tensor, turn: Tensor, back: bool) -> Tensor:
+    return empty_rows(x)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+    _, turn, ctx.back = inputs
+    ctx.save_for_backward(turn)
+
+
+def _gradients(ctx: Any, g: Tensor) -> tuple[Maybe, ...]:
+    (turn,) = ctx.saved_tensors
+    return rotate(g, turn, not ctx.back), None, None
+
+
+rotate = Operator("cpu_rotate", _forward, _fake, (_save, _gradients))
