@@ -146,14 +146,17 @@ def speed_curves(records: Sequence[Record], note: str) -> list[Figure]:
 
 
 def circles(scores: Sequence[Record], speeds: Sequence[Record], tokens: int, note: str) -> Figure:
-    """Accuracy against training speed, systems as circles whose area is their memory."""
+    """Accuracy, the mean over the tasks that all systems have, against training speed; a circle's area is memory."""
     by_system = accuracies(scores)
     measured = next((record for record in speeds if record["tokens"] == tokens), None)
     if measured is None:
         raise LinnetError(f"the speeds have no row of {tokens:,} tokens")
     rows = [row for row in measured["rows"] if row["row"] in by_system]
-    series = [
-        Series(row["row"], [row["training"]], [_average(by_system[row["row"]])], sizes=[row["memory"]]) for row in rows
-    ]
+    tasks = [task for task in TASKS if all(task in by_system[row["row"]] for row in rows)]
+    if not rows or not tasks:
+        raise LinnetError("the scores and the speeds have no systems with a task in common: finish more runs")
+    means = {row["row"]: _average({task: by_system[row["row"]][task] for task in tasks}) for row in rows}
+    series = [Series(row["row"], [row["training"]], [means[row["row"]]], sizes=[row["memory"]]) for row in rows]
     title = f"Score, speed and memory at {tokens:,} tokens"
-    return Figure(title, "training steps a second", "test accuracy, %", series, log_x=True, note=note)
+    score = f"test accuracy, % ({', '.join(task.removeprefix('lra/') for task in tasks)})"
+    return Figure(title, "training steps a second", score, series, log_x=True, note=note)

@@ -84,6 +84,14 @@ def test_speed_beside_vanilla(speeds):
     assert "up to 0.2 cores busy" in table[-1]
 
 
+def test_circles_compare_systems_on_the_tasks_that_all_of_them_have(scores, speeds):
+    figure = circles(scores[:-1], speeds, 2048, "")  # vanilla has no listops yet
+    assert {series.name: list(series.y) for series in figure.series} == {"T2": [pytest.approx(55)], "vanilla": [30.0]}
+    assert figure.y_label == "test accuracy, % (text)"
+    with pytest.raises(LinnetError, match="no systems with a task in common"):
+        circles([scores[2], scores[3]], speeds, 2048, "")
+
+
 def test_records_are_known_by_what_they_hold(scores, speeds):
     assert to_markdown(scores) == accuracy_table(scores)
     assert to_markdown(speeds) == speed_table(speeds)

@@ -67,6 +67,8 @@ def _checked(path: Path | str, x: NDArray[Any], y: NDArray[Any]) -> Pictures:
     """Pictures of the right shape and type, with labels that there are."""
     if x.dtype != np.uint8 or x.shape[1:] not in ((PIXELS,), (32, 32)) or y.shape != x.shape[:1]:
         raise InputError(f"{path}: pictures are {x.dtype} {x.shape}, labels {y.shape}, not uint8 (n, {PIXELS}), (n,)")
+    if y.dtype.kind not in "iu":
+        raise InputError(f"{path}: labels are {y.dtype}, not whole numbers")
     wrong = np.flatnonzero((y < 0) | (y >= CLASSES))
     if len(wrong):
         raise InputError(f"{path}: the label of picture {wrong[0] + 1} is {y[wrong[0]]}: it must be 0 to {CLASSES - 1}")

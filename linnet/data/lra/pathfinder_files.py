@@ -116,8 +116,9 @@ def _ignore_interrupts() -> None:
 def read_shards(folder: Path) -> Sequences:
     """All pictures of a finished folder of shards."""
     about = read_json(folder / ABOUT)
-    sizes = [about.get(key) for key in ("count", "seed", "shard")] if isinstance(about, dict) else [None]
-    if not all(isinstance(size, int) for size in sizes) or about["rules"] != RULES or about["shard"] < 1:
+    least = {"count": 1, "shard": 1, "seed": 0}
+    known = isinstance(about, dict) and about.get("rules") == RULES
+    if not known or not all(isinstance(about.get(key), int) and about[key] >= low for key, low in least.items()):
         raise InputError(f"{folder / ABOUT} is not of pictures that this linnet generated")
     parts = []
     for shard in _shards(folder, about):

@@ -1,6 +1,7 @@
 """Pathfinder on disk: shards that go on after a stop, for any number of processes, and the public layout."""
 
 import io
+import json
 import os
 
 import numpy as np
@@ -34,9 +35,13 @@ def test_other_pictures_are_not_mixed_in(tmp_path):
     for count, seed in ((3, 1), (4, 0)):
         with pytest.raises(InputError, match="holds other pictures"):
             write_shards(tmp_path, count, seed, 1)
-    (tmp_path / ABOUT).write_text("{}")
-    with pytest.raises(InputError, match="is not of pictures that this linnet generated"):
-        read_shards(tmp_path)
+    right = json.loads((tmp_path / ABOUT).read_text())
+    unnamed = {key: value for key, value in right.items() if key != "rules"}
+    changed = [{**right, key: value} for key, value in (("count", -5), ("shard", 0), ("seed", "0"), ("rules", ""))]
+    for wrong in ({}, [], unnamed, *changed):
+        (tmp_path / ABOUT).write_text(json.dumps(wrong))
+        with pytest.raises(InputError, match="is not of pictures that this linnet generated"):
+            read_shards(tmp_path)
 
 
 def test_two_processes_write_what_one_does(tmp_path):

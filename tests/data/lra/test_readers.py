@@ -162,6 +162,10 @@ def test_grey_pictures_that_are_damaged(tmp_path):
     np.savez(path, x_train=x, y_train=y + 1, x_test=x, y_test=y)
     with pytest.raises(InputError, match="the label of picture 10 is 10"):
         image.read_image(tmp_path)
+    for labels, kind in ((y + 0.5, "float64"), (y.astype(str), "<U")):
+        np.savez(path, x_train=x, y_train=labels, x_test=x, y_test=y)
+        with pytest.raises(InputError, match=f"labels are {kind}.*not whole numbers"):
+            image.read_image(tmp_path)
 
 
 @pytest.fixture
