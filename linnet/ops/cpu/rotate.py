@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, Maybe, address, call, empty_rows, rows, view
+from linnet.ops.cpu.arguments import SMALL, address, call, view
+from linnet.ops.memory import Maybe, empty_rows, rows
 from linnet.ops.operator import Operator
 
 
