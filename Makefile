@@ -52,7 +52,7 @@ lint: $(STAMP)
 # Where other libraries do not install, they are left out of the tables.
 bench: $(STAMP)
 	@$(PIP) install --no-build-isolation -c requirements.lock -e '.[peers]' || echo "go on without other libraries" >&2
-	@$(BIN)/linnet bench ops model decode --out docs/benchmarks
+	@$(BIN)/linnet bench ops model decode profile --out docs/benchmarks
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,7 +13,7 @@ from linnet.errors import InputError
 from linnet.storage import read_json, write_text
 
 DIGEST = "Source-SHA256"
-TITLES = {"ops": "Ops", "model": "Models and layers", "decode": "Decoding"}
+TITLES = {"ops": "Ops", "model": "Models and layers", "decode": "Decoding", "profile": "Where the time goes"}
 
 
 def read_benches(folder: Path) -> dict[str, Any]:
@@ -55,6 +55,6 @@ def rendered(results: dict[str, Any], folder: str) -> str:
 
 def _markdown(table: Table) -> str:
     """A table for a page; numbers stand at the right."""
-    words = {"attention", "includes", "what", "form", "verdict"}
+    words = {"attention", "includes", "what", "part", "form", "verdict"}
     rule = ["---" if column in words else "--:" for column in table.columns]
     return "\n".join(f"| {' | '.join(line)} |" for line in (table.columns, rule, *table.rows))

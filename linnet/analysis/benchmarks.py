@@ -1,4 +1,4 @@
-"""What `linnet bench ops`, `model` and `decode` measured: tables for a terminal or a page, and figures."""
+"""What `linnet bench ops`, `model`, `decode` and `profile` measured: tables for a terminal or a page, and figures."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from linnet.analysis.figures import Figure, Series
 from linnet.errors import InputError
 
 FORMAT = "linnet-bench-1"
-BENCHES = ("ops", "model", "decode")
+BENCHES = ("ops", "model", "decode", "profile")
 SDPA, SOFTMAX = "torch SDPA", "softmax"
 FEW = 7  # lines of a figure of ops; of models and steps these, where they are measured, all else in the tables
 SHOWN = (
@@ -58,7 +58,8 @@ def exponent(rows: Sequence[Row], key: str) -> float | None:
 def bench_tables(result: Any) -> list[Table]:
     """All tables of one benchmark."""
     check_bench(result)
-    return {"ops": _ops_tables, "model": _model_tables, "decode": _decode_tables}[result["bench"]](result)
+    makers = {"ops": _ops_tables, "model": _model_tables, "decode": _decode_tables, "profile": _profile_tables}
+    return makers[result["bench"]](result)
 
 
 def _ops_tables(result: Result) -> list[Table]:
@@ -101,6 +102,23 @@ def _decode_tables(result: Result) -> list[Table]:
         tables.append(_table(f"{title}: time", rows, "seconds", lambda row: f"{_short(row['seconds'] * 1e6)} us"))
         tables.append(_table(f"{title}: state", rows, "state", lambda row: f"{_short(row['state'] / 1024)} KiB"))
     return tables
+
+
+def _profile_tables(result: Result) -> list[Table]:
+    lines = []
+    for row in result["rows"]:
+        size = f"{row['case']}, {row['form']}, {row['pass']}, {row['batch']} x {row['tokens']:,}"
+        whole = sum(part["seconds"] for part in row.get("parts", []))
+        if "seconds" in row:
+            lines.append([size, "all of it, in turns with the others", "", f"{_short(row['seconds'] * MILLI)} ms", ""])
+        limits = [("flops", "gemm", "its operations as a matrix product"), ("bytes", "copy", "its tensors as a copy")]
+        for amount, rate, name in limits:
+            if amount in row and rate in row:
+                lines.append([size, name, "", f"{_short(row[amount] / row[rate] * MILLI)} ms", ""])
+        for part in row.get("parts", []):
+            time, of_whole = f"{_short(part['seconds'] * MILLI)} ms", f"{part['seconds'] / whole:.0%}"
+            lines.append([size, part["name"], str(part["calls"]), time, of_whole])
+    return [Table("parts of a call", ["what", "part", "calls", "time", "share"], lines)]
 
 
 def _table(
@@ -159,6 +177,9 @@ ABOUT = {
     "backward and AdamW. Layer: attention with its projections, width 768, 12 heads. All of them {style}.",
     "decode": "One token more, from a state after the context: a core with {heads} heads of width {head_dim}, and a "
     "model of 6 such layers with projections, FFN and a vocabulary of 8,192.",
+    "profile": "One call, looked at by torch's profiler: the time of each operator without those that it calls, those below "
+    "2 % together. Above them the limits: what the useful operations and the tensors of {heads} heads of width {head_dim} "
+    "would take by themselves.",
 }
 
 
@@ -193,6 +214,8 @@ def bench_figures(result: Any) -> dict[str, list[Figure]]:
     if result["bench"] == "model":
         rates = [_figure(result, "steps a second", "model", which) for which in ("train", "inference")]
         return {"model": rates, "layer": [_layer_figure(result, key) for key in ("seconds", "memory")]}
+    if result["bench"] == "profile":
+        return {}
     core = pick(result, table="core", batch=min(row["batch"] for row in result["rows"]))
     time = Figure("One step of a core", "context", "microseconds", _lines(core, "seconds", 1e6), log_x=True, log_y=True)
     state = Figure("Its state", "context", "KiB", _lines(core, "state", 1 / 1024), log_x=True, log_y=True)

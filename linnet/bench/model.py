@@ -36,14 +36,14 @@ def model_bench(
     names = [name for name in names if only in name]
     steps, layers = (lengths or ((64, 128) if quick else LENGTHS)), (lengths or ((64, 128) if quick else LAYER_LENGTHS))
     groups = [
-        Group([_job("model", name, which, 1 if quick else BATCH, N) for name in systems])
+        Group([job_of("model", name, which, 1 if quick else BATCH, N) for name in systems])
         for N in steps
         for which in ("train", "inference")
     ]
     if not quick and lengths is None and not only:
-        groups.append(Group([_job("model", name, "train", *PAPER_SIZE) for name in ("softmax", "transnormer_t2")]))
+        groups.append(Group([job_of("model", name, "train", *PAPER_SIZE) for name in ("softmax", "transnormer_t2")]))
     groups += [
-        Group([_job("layer", name, "train", 1, N) for name in names], memory=not compiled) for N in layers
+        Group([job_of("layer", name, "train", 1, N) for name in names], memory=not compiled) for N in layers
     ]
     groups = [Group([{**job, "compiled": compiled} for job in group.jobs], group.memory) for group in groups]
     settings = {"type": "float32", "compiled": compiled, "only": only, "lengths": [list(steps), list(layers)]}
@@ -52,7 +52,7 @@ def model_bench(
     return Bench("model", "linnet.bench.model", prepare, groups, [], settings)
 
 
-def _job(table: str, name: str, which: str, batch: int, tokens: int) -> dict[str, Any]:
+def job_of(table: str, name: str, which: str, batch: int, tokens: int) -> dict[str, Any]:
     return {"table": table, "case": name, "form": "bidirectional", "pass": which, "batch": batch, "tokens": tokens}
 
 

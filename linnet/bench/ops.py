@@ -131,7 +131,7 @@ def ops_bench(
     skipped = [case for case in skipped if only in case["case"]]
     sizes = [(batch, tuple(lengths or known)) for batch, known in (QUICK if quick else SIZES)]
     groups = [
-        Group([_job(case, which, batch, N) for case in found if case.form == form], memory=True)
+        Group([job_of(case, which, batch, N) for case in found if case.form == form], memory=True)
         for batch, known in sizes
         for N in known
         for form in FORMS
@@ -141,7 +141,7 @@ def ops_bench(
     return Bench("ops", "linnet.bench.ops", prepare, groups, skipped, {**settings, "peers": peers, "only": only})
 
 
-def _job(case: Case, which: str, batch: int, N: int) -> dict[str, Any]:
+def job_of(case: Case, which: str, batch: int, N: int) -> dict[str, Any]:
     """Forward moves q, k, v, o; backward reads q, k, v, the gradient of o, and writes three, with twice the work."""
     both = which == PASSES[1]
     job: dict[str, Any] = {"table": "ops", "case": case.name, "group": case.group, "includes": case.includes}

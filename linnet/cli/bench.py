@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from linnet.bench.measure import Bench
     from linnet.train.log import Screen
 
-KINDS = ("ops", "model", "decode")
+KINDS = ("ops", "model", "decode", "profile")
 What = Annotated[
     list[str],
     typer.Argument(
         help="ops: attention alone, every backend and other libraries. model: steps a second of a small model, and a "
-        "layer. decode: one token more. Several of these may be given. peers: our mechanisms against other libraries' "
+        "layer. decode: one token more. profile: where the time goes. Several of these may be given. peers: our mechanisms against other libraries' "
         "code of the same, 2,048 tokens.",
         metavar="WHAT...",
     ),
@@ -55,13 +55,13 @@ def command(
     What is compared takes turns in random order; medians are shown, each peak of memory comes from a process of its
     own, and the machine's own limits are measured in the same turns. If other programs kept the machine busy
     meanwhile, it says so. Ctrl-C shows what there is so far; with --out, the same command then goes on.
-    Ops, model and decode take about 20 minutes on two quiet cores, peers one.
+    Ops, model, decode and profile take about 30 minutes on two quiet cores, peers one.
 
     \b
     Examples:
       linnet bench ops --quick
       linnet bench ops --only linear_attention --lengths 512,2048,8192
-      linnet bench ops model decode --out benchmarks
+      linnet bench ops model decode profile --out benchmarks
       linnet bench peers --threads 2
     """
     for name in what:
@@ -69,6 +69,8 @@ def command(
             raise unknown("benchmark", name, (*KINDS, "peers"))
     if compiled and what != ["model"]:
         raise InputError("--compile is for `linnet bench model` alone: ops and steps are not compiled")
+    if "profile" in what and lengths:
+        raise InputError(f"--lengths is {lengths!r}: profile has one size, that of the bounds")
     if "peers" in what and (len(what) > 1 or quick or lengths or only or out or not peers):
         raise InputError("peers is measured alone, at one size: it takes --threads and --json")
 
@@ -96,6 +98,7 @@ def command(
         "ops": lambda: _ops(sizes, quick, peers, only),
         "model": lambda: _model(sizes, quick, compiled, only),
         "decode": lambda: _decode(sizes, quick, only),
+        "profile": lambda: _profile(quick, only),
     }
     results: dict[str, Any] = {}
     for name in dict.fromkeys(what):
@@ -128,6 +131,12 @@ def _decode(sizes: list[int] | None, quick: bool, only: str) -> "Bench":
     from linnet.bench.decode import decode_bench
 
     return decode_bench(sizes, quick, only)
+
+
+def _profile(quick: bool, only: str) -> "Bench":
+    from linnet.bench.profile import profile_bench
+
+    return profile_bench(quick, only)
 
 
 def _sizes(lengths: str | None) -> list[int] | None:

@@ -150,7 +150,7 @@ def test_the_committed_page_is_rendered_from_the_committed_numbers():
     shown = re.search(f"{BEGIN}\n(.*)\n{END}", page, re.DOTALL)
     assert shown, "the page has its markers"
     assert shown[1] == rendered(results, "benchmarks")
-    assert set(results) == {"ops", "model", "decode"}
+    assert set(results) == {"ops", "model", "decode", "profile"}
     for name, result in results.items():
         digest = hashlib.sha256((DOCS / "benchmarks" / f"{name}.json").read_bytes()).hexdigest()
         for stem in bench_figures(result):

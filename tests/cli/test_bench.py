@@ -39,6 +39,23 @@ def test_a_folder_gets_json_pictures_and_a_page(run, tmp_path):
     assert str(folder.with_suffix(".md")) in out
 
 
+def test_a_profile_tells_the_parts_of_a_call(run):
+    code, out, _ = run("bench", "profile", "--quick", "--json")
+    assert code == 0
+    rows = {row["case"]: row for row in json.loads(out)["profile"]["rows"]}
+    assert set(rows) == {"linear_attention, cpu", "lln", "lln_diag", "transnormer_t2", "softmax"}
+    for row in rows.values():
+        assert len(row["parts"]) > 1
+        assert row["parts"][-1]["name"] == "all others"
+        assert all(part["seconds"] >= 0 and part["calls"] > 0 for part in row["parts"][:-1])
+    assert any("mm" in part["name"] for part in rows["transnormer_t2"]["parts"])
+    code, out, _ = run("bench", "profile", "--quick", "--only", "lln_diag")
+    assert code == 0
+    assert "its tensors as a copy" in out and "all others" in out
+    code, _, err = run("bench", "profile", "--lengths", "64")
+    assert (code, "profile has one size" in err) == (2, True)
+
+
 def test_an_interrupted_benchmark_shows_what_it_has_and_goes_on(run, tmp_path, monkeypatch):
     folder, measure_group, calls = tmp_path / "b", measure._measure, []
 
