@@ -177,9 +177,9 @@ ABOUT = {
     "backward and AdamW. Layer: attention with its projections, width 768, 12 heads. All of them {style}.",
     "decode": "One token more, from a state after the context: a core with {heads} heads of width {head_dim}, and a "
     "model of 6 such layers with projections, FFN and a vocabulary of 8,192.",
-    "profile": "One call, looked at by torch's profiler: the time of each operator without those that it calls, those below "
-    "2 % together. Above them the limits: what the useful operations and the tensors of {heads} heads of width {head_dim} "
-    "would take by themselves.",
+    "profile": "One call, looked at by torch's profiler: the time of each operator without those that it calls, those "
+    "below 2 % together. Above them the limits: what the useful operations and the tensors of {heads} heads of width "
+    "{head_dim} would take by themselves.",
 }
 
 

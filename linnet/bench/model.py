@@ -53,6 +53,7 @@ def model_bench(
 
 
 def job_of(table: str, name: str, which: str, batch: int, tokens: int) -> dict[str, Any]:
+    """One measurement: `table` is "model" or "layer", `which` the pass."""
     return {"table": table, "case": name, "form": "bidirectional", "pass": which, "batch": batch, "tokens": tokens}
 
 

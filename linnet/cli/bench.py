@@ -18,8 +18,8 @@ What = Annotated[
     list[str],
     typer.Argument(
         help="ops: attention alone, every backend and other libraries. model: steps a second of a small model, and a "
-        "layer. decode: one token more. profile: where the time goes. Several of these may be given. peers: our mechanisms against other libraries' "
-        "code of the same, 2,048 tokens.",
+        "layer. decode: one token more. profile: where the time of some of these goes. Several may be given. peers: "
+        "our mechanisms against other libraries' code of the same, 2,048 tokens.",
         metavar="WHAT...",
     ),
 ]
@@ -64,15 +64,7 @@ def command(
       linnet bench ops model decode profile --out benchmarks
       linnet bench peers --threads 2
     """
-    for name in what:
-        if name not in (*KINDS, "peers"):
-            raise unknown("benchmark", name, (*KINDS, "peers"))
-    if compiled and what != ["model"]:
-        raise InputError("--compile is for `linnet bench model` alone: ops and steps are not compiled")
-    if "profile" in what and lengths:
-        raise InputError(f"--lengths is {lengths!r}: profile has one size, that of the bounds")
-    if "peers" in what and (len(what) > 1 or quick or lengths or only or out or not peers):
-        raise InputError("peers is measured alone, at one size: it takes --threads and --json")
+    _check(what, quick, lengths, only, peers, compiled, out)
 
     import torch
 
@@ -113,6 +105,21 @@ def command(
         if not results[name]["complete"]:
             break
     _finish(results, out, json)
+
+
+def _check(
+    what: list[str], quick: bool, lengths: str | None, only: str, peers: bool, compiled: bool, out: Path | None
+) -> None:
+    """The one-line error for names and options that do not go together."""
+    for name in what:
+        if name not in (*KINDS, "peers"):
+            raise unknown("benchmark", name, (*KINDS, "peers"))
+    if compiled and what != ["model"]:
+        raise InputError("--compile is for `linnet bench model` alone: ops and steps are not compiled")
+    if "profile" in what and lengths:
+        raise InputError(f"--lengths is {lengths!r}: profile has one size, that of the bounds")
+    if "peers" in what and (len(what) > 1 or quick or lengths or only or out or not peers):
+        raise InputError("peers is measured alone, at one size: it takes --threads and --json")
 
 
 def _ops(sizes: list[int] | None, quick: bool, peers: bool, only: str) -> "Bench":
