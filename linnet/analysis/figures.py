@@ -28,6 +28,7 @@ DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"))  # of the first six seri
 FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # no times
 STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
 FEW = 25  # points up to which each one gets a marker
+CROWDED = 20  # letters along an axis beyond which they would touch
 LINE = 0.07  # height of a name, of that of a panel
 LARGEST = 900.0  # area of the largest circle, in square points
 
@@ -226,6 +227,8 @@ def _ticks(axes: "Axes", figure: Figure) -> None:
     measured = _measured_at(figure)
     if measured and (figure.log_x or _counted(measured)):
         axes.set_xticks(measured)
+        if sum(len(f"{tick:,g}") for tick in measured) > CROWDED:
+            axes.tick_params(axis="x", labelrotation=30)
 
 
 def _name_lines(axes: "Axes", figure: Figure) -> None:
