@@ -47,8 +47,9 @@ def test_a_profile_tells_the_parts_of_a_call(run):
     for row in rows.values():
         assert len(row["parts"]) > 1
         assert row["parts"][-1]["name"] == "all others"
-        assert all(part["seconds"] >= 0 and part["calls"] > 0 for part in row["parts"][:-1])
-    assert any("mm" in part["name"] for part in rows["transnormer_t2"]["parts"])
+        times = [part["seconds"] for part in row["parts"][:-1]]
+        assert times == sorted(times, reverse=True)
+        assert min(times) > 0
     code, out, _ = run("bench", "profile", "--quick", "--only", "lln_diag")
     assert code == 0
     assert "its tensors as a copy" in out and "all others" in out
