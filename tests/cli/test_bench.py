@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from linnet.bench import measure
+from linnet.ops.backend import no_kernels
 
 
 def test_a_benchmark_prints_its_tables_and_notes(run):
@@ -39,6 +40,7 @@ def test_a_folder_gets_json_pictures_and_a_page(run, tmp_path):
     assert str(folder.with_suffix(".md")) in out
 
 
+@pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
 def test_a_profile_tells_the_parts_of_a_call(run):
     code, out, _ = run("bench", "profile", "--quick", "--json")
     assert code == 0
