@@ -56,10 +56,9 @@ class DiagAttention(Core):
             return tensors
         return tuple(x.to(accumulator(x.dtype)) for x in tensors)
 
-    def _rotated(self, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+    def _rotated(self, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tensor, ...]:
         """Positions restart in each block; only differences inside a block matter."""
-        own = position % self.options.block
-        return self.positions(q, own), self.positions(k, own)
+        return self.positions(position % self.options.block, q, k)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from linnet.errors import InputError
 from linnet.ops.layout import layout
-from linnet.ops.positions import reflect, rotary_angles, rotate
+from linnet.ops.positions import reflect, rotary_angles, turn, turns_of
 
 Positions = Literal["lrpe", "rope", "none"]
 
@@ -26,13 +26,13 @@ class RelativePositions(nn.Module):
             self.theta = nn.Parameter(rotary_angles(head_dim))
             self.register_buffer("u", nn.functional.normalize(torch.randn(head_dim), dim=0))
 
-    def forward(self, x: Tensor, position: Tensor) -> Tensor:
-        """x (B,H,N,D) at `position` (N,) or (B,N)."""
-        if self.kind == "none":
-            return x
-        if self.kind == "rope":
-            return rotate(x, rotary_angles(self.head_dim, x.device), position)
-        return rotate(reflect(x, self.u), self.theta, position)
+    def forward(self, position: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Each of `tensors` (B,H,N,D) at `position` (N,) or (B,N)."""
+        theta, u = self.angles_and_mirror(position.device)
+        if theta is None:
+            return tensors
+        turns = turns_of(theta, position)
+        return tuple(turn(x if u is None else reflect(x, u), turns) for x in tensors)
 
     def angles_and_mirror(self, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
         """theta (D/2,) and u (D,), each None where there is none."""

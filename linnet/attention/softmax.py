@@ -47,7 +47,7 @@ class SoftmaxAttention(Core):
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
     ) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        q, k = self.positions(q, where.position), self.positions(k, where.position)
+        q, k = self.positions(where.position, q, k)
         rule = self._rule(causal)
         o = attend_dropped(q, k, v, where, q.shape[2], rule) if rule.dropout else None
         if o is not None:
@@ -60,13 +60,13 @@ class SoftmaxAttention(Core):
 
     def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        q, k = self.positions(q, where.position), self.positions(k, where.position)
+        q, k = self.positions(where.position, q, k)
         return reference.block_weights(q, k, where, q.shape[2], "softmax", causal)  # M5, one block
 
     def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
         N = q.shape[2]
         position = torch.arange(N, device=q.device)
-        q, k = self.positions(q, position), self.positions(k, position)
+        q, k = self.positions(position, q, k)
         scores = q[:, :, start:stop] @ k.mT * self.head_dim**-0.5
         if self.causal:
             scores = scores.masked_fill(~past(start, stop, N, q.device), -torch.inf)
@@ -78,7 +78,7 @@ class SoftmaxAttention(Core):
         """The state is the cache: keys, values, which of them are real (B, N), and the number of positions (B,)."""
         B, _, N, _ = q.shape
         position, length = positions_of(q, key_mask, None, None if state is None else state[3])
-        q, k = self.positions(q, position), self.positions(k, position)
+        q, k = self.positions(position, q, k)
         real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
         if key_mask is not None:
             k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))

@@ -10,6 +10,7 @@ from linnet.config import parse_section, short
 from linnet.errors import InputError, UnsupportedError
 from linnet.models.block import Block, BlockState, create_norm
 from linnet.models.config import ModelConfig
+from linnet.models.dropout import Dropout
 from linnet.models.generate import Generation
 from linnet.models.outputs import OUTPUTS, Classifier, mean_over
 from linnet.ops.layout import check_mask, layout
@@ -39,7 +40,7 @@ class Model(Generation):
         table = config.positions == "learned"
         self.positions = nn.Embedding(config.max_length + config.first_position, M) if table else None
         self.embedding_norm = nn.LayerNorm(M) if config.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore[assignment]
         self.final_norm = create_norm(config.norm, M) if config.final_norm else nn.Identity()
         self.output = OUTPUTS[config.output](config)

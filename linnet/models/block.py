@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from linnet.attention.base import Mixer, create_mixer
 from linnet.models.config import ModelConfig
+from linnet.models.dropout import Dropout
 from linnet.models.ffn import FFNS
 from linnet.ops.precision import State
 from linnet.ops.rms import rms, srms
@@ -70,7 +71,7 @@ class Block(nn.Module):
         if config.ffn != "none":
             self.ffn = FFNS[config.ffn](M, config.ffn_width, config.activation, config.ffn_dropout)
             self.ffn_norm = create_norm(config.norm, M)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """x (B,N,M) -> (B,N,M)."""

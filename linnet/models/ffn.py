@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from linnet.models.dropout import Dropout
 from linnet.ops.gate import ACTIVATIONS, gated
 
 
@@ -14,7 +15,7 @@ class GLU(nn.Module):
         super().__init__()
         self.activation = activation
         self.enter = nn.Linear(M, 2 * width)  # W1 and W2
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.leave = nn.Linear(width, M)  # W3
 
     def forward(self, x: Tensor) -> Tensor:
@@ -28,7 +29,7 @@ class FFN(nn.Module):
         super().__init__()
         self.act = ACTIVATIONS[activation]
         self.enter = nn.Linear(M, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.leave = nn.Linear(width, M)
 
     def forward(self, x: Tensor) -> Tensor:

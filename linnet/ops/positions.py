@@ -8,6 +8,7 @@ from torch import Tensor
 
 from linnet.errors import InputError
 from linnet.ops.backend import serves
+from linnet.ops.operator import is_plain
 from linnet.ops.precision import accumulator
 
 
@@ -17,28 +18,36 @@ def rotary_angles(D: int, device: torch.device | None = None) -> Tensor:
 
 
 def turns_of(theta: Tensor, position: Tensor) -> Tensor:
-    """e^(i t theta) in complex128 for `position` t (N,) or (B,N): (N, D/2) or (B, N, D/2)."""
+    """Cosines and sines of t theta in float64 for `position` t (N,) or (B,N): (N, D/2, 2) or (B, N, D/2, 2)."""
+    if position.numel() and position.device.type == "cpu" and is_plain(theta, position):
+        first, last = (int(x) for x in position.aminmax())
+        if last - first + 1 < position.numel():  # rows and blocks stand at the same places: each is computed once
+            return turns_of(theta, torch.arange(first, last + 1))[position - first]
     # In float32 the angle of token 65,536 would be off by 0.004 radians.
     angle = position[..., None].double() * theta.double()
-    return torch.polar(torch.ones_like(angle), angle)
+    return torch.stack((angle.cos(), angle.sin()), dim=-1)
 
 
 def rotate(x: Tensor, theta: Tensor, position: Tensor) -> Tensor:
     """Turn adjacent pairs of x (B,H,N,D) by position * theta; position is (N,) or (B,N)."""
-    turn = turns_of(theta, position)
-    if x.numel() and not turn.requires_grad and serves("rotate", x):
+    return turn(x, turns_of(theta, position))
+
+
+def turn(x: Tensor, turns: Tensor) -> Tensor:
+    """Turn adjacent pairs of x (B,H,N,D) by what `turns_of` gives."""
+    if x.numel() and not turns.requires_grad and serves("rotate", x):
         from linnet.ops.cpu.rotate import rotate as kernel
 
-        y: Tensor = kernel(x, torch.view_as_real(turn).flatten(-2).float(), False)
+        y: Tensor = kernel(x, turns.flatten(-2).float(), False)
         return y
     wide = x.to(accumulator(x.dtype))
-    turn = turn.to(torch.complex128 if wide.dtype == torch.float64 else torch.complex64)
-    if turn.dim() == 3:
-        turn = turn[:, None]  # (B, 1, N, D/2)
+    turns = torch.view_as_complex(turns if wide.dtype == torch.float64 else turns.float())
+    if turns.dim() == 3:
+        turns = turns[:, None]  # (B, 1, N, D/2)
     if torch.compiler.is_compiling() or not _in_pairs(wide):
         wide = wide.contiguous()
     pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))  # (B, H, N, D/2)
-    return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)  # M3
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)  # M3
 
 
 def _in_pairs(x: Tensor) -> bool:

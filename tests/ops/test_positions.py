@@ -101,9 +101,9 @@ def test_learned_angles_have_their_gradient() -> None:
     results = []
     for dtype in (torch.float64, torch.float32):
         leaf = theta.to(dtype).requires_grad_()
-        rotate(x.to(dtype), leaf, torch.arange(5)).square().diff(dim=2).sum().backward()
+        rotate(x.to(dtype), leaf, torch.arange(5)).pow(3).sum().backward()
         results.append(leaf.grad.float())
-    assert results[0].abs().min() > 0
+    assert results[0].abs().min() > 1e-3
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 

@@ -32,7 +32,7 @@ def _call(
     turn = dtheta = feature = None
     if phi:
         if theta is not None and position is not None:
-            turn, position = torch.view_as_real(turns_of(theta, position)).float().contiguous(), position.contiguous()
+            turn, position = turns_of(theta, position).float().contiguous(), position.contiguous()
             if name.endswith("backward"):
                 dtheta = torch.zeros(B * H * spans, D // 2, dtype=torch.float64)
         u = None if u is None else dense(u.float())

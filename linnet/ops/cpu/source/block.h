@@ -42,12 +42,14 @@ static std::vector<Part> parts_of(const Block& p) {
     return parts;
 }
 
-// What one thread works with: a block of keys and values, also turned, and a strip of scores.
+// What one thread works with: a block of keys and values, also turned, a strip of scores, and draws of the keys.
 struct Room {
     Strip x;
     Memory memory;
     float *k, *v, *kT, *vT, *dk, *dv, *A, *X;
-    Room(const Shape& s, int64_t w) : x(s), memory(3 * padded(w) * (s.Dp + s.Ep) + 2 * STRIP * padded(w)) {
+    std::vector<uvec> keys;
+    Room(const Shape& s, int64_t w)
+        : x(s), memory(3 * padded(w) * (s.Dp + s.Ep) + 2 * STRIP * padded(w)), keys(padded(w) / W) {
         const int64_t wp = padded(w);
         k = memory.take(wp * s.Dp), kT = memory.take(wp * s.Dp), dk = memory.take(wp * s.Dp);
         v = memory.take(wp * s.Ep), vT = memory.take(wp * s.Ep), dv = memory.take(wp * s.Ep);
@@ -81,6 +83,7 @@ struct BlockHead : Head {
     void load_keys(Room& r) const {
         pack(k, part.t, part.n, s.D, real, r.k), pack(v, part.t, part.n, s.E, real, r.v);
         transpose(r.k, padded(part.n), s.D, s.Dp, r.kT, wp);
+        for (int64_t c = 0; p.dropout != 0 && c < part.n; c += W) r.keys[c / W] = mixed(part.t + c);
     }
     // How many keys of the block, padded, a strip that begins with query i of it needs.
     int64_t columns(int64_t i, int64_t M) const { return padded(p.causal ? i + M : part.n); }
@@ -107,23 +110,25 @@ struct BlockHead : Head {
         return y == 0 ? 1 : 1 / y;  // M5
     }
 
-    // R of one query, for the keys from s.
-    struct Drops {
+    // Which weights of query i stay, for the keys from c.
+    struct Kept {
         uint32_t row;
         uvec least;
-        float gain;
-        vec operator()(int64_t s) const { return gain == 1 ? vec{} + 1 : draw(row, s) >= least ? vec{} + gain : vec{}; }
+        const uvec* keys;
+        auto operator()(int64_t c) const { return mix(keys[c / W] ^ row) >= least; }
     };
-    Drops drops(int64_t i) const {
+    Kept kept(int64_t i, const Room& r) const {
         const uint32_t row = draw(draw(mix(uint32_t(p.seed)), uint32_t(Head::i)), uint32_t(part.t + i));
-        return {row, uvec{} + uint32_t(p.dropout * 4294967296.0), float(1 / (1 - p.dropout))};
+        return {row, uvec{} + threshold(p.dropout), r.keys.data()};
     }
+    float stretch() const { return float(1 / (1 - p.dropout)); }  // of the weights that stay
     void drop(int64_t i, int64_t M, Room& r) const {
         if (p.dropout == 0) return;
         for (int64_t j = 0; j < M; j++) {
-            const Drops R = drops(i + j);
+            const Kept stays = kept(i + j, r);
             float* a = r.A + j * wp;
-            for (int64_t c = 0; c < columns(i, M); c += W) store(a + c, load(a + c) * R(part.t + c));
+            for (int64_t c = 0; c < columns(i, M); c += W) store(a + c, stays(c) ? load(a + c) : vec{});
+            r.x.gain[j] *= stretch();
         }
     }
 
@@ -134,23 +139,33 @@ struct BlockHead : Head {
         for (int64_t j = 0; j < M; j++) r.x.gain[j] = weigh(i + j, c, r.A + j * wp);
     }
 
-    // dX of those queries from g v^T, both in X; R A with its factor.
+    // dX of those queries from g v^T, both in X; R A with its factor. On the way a weight that is dropped has a minus.
+    template <bool DROPS>
     void slopes(int64_t i, int64_t M, Room& r) const {
         const int64_t c = columns(i, M);
+        const float gain = stretch(), scale = float(p.scale);
         for (int64_t j = 0; j < M; j++) {
             float *a = r.A + j * wp, *x = r.X + j * wp;
-            const float factor = r.x.gain[j], scale = float(p.scale);
-            const Drops R = drops(i + j);
+            const float factor = r.x.gain[j];
+            const Kept stays = kept(i + j, r);
             vec sum = {};
             for (int64_t e = 0; e < c; e += W) {
-                const vec A = load(a + e) * factor, dA = load(x + e) * R(part.t + e);
-                store(a + e, A), store(x + e, dA), sum += A * dA;
+                vec A = load(a + e) * factor, dA = load(x + e);
+                if constexpr (DROPS) {
+                    const auto here = stays(e);
+                    dA = here ? dA * gain : vec{};
+                    store(x + e, dA), sum += A * dA;
+                    A = here ? A : -A;
+                } else {
+                    sum += A * dA;
+                }
+                store(a + e, A);
             }
             const float mean = total(sum);
             for (int64_t e = 0; e < c; e += W) {
-                const vec A = load(a + e), dA = load(x + e);
+                const vec signs = load(a + e), A = DROPS ? most(signs, -signs) : signs, dA = load(x + e);
                 store(x + e, (p.rela ? (A > 0.0f ? dA : vec{}) : A * (dA - mean)) * scale);
-                store(a + e, A * R(part.t + e));
+                if constexpr (DROPS) store(a + e, signs > 0.0f ? signs * gain : vec{});
             }
         }
     }
@@ -224,7 +239,7 @@ extern "C" void linnet_block_backward(const Block* problem) {
             h.weights(i, M, scale, r);
             const Rows g = take(h.g, t + i, M, s.E, false, nullptr, 0, r.x.g);
             read_some(M, s.E, h.columns(i, M), h.wp, g, r.vT, {r.X, h.wp}, ones);
-            h.slopes(i, M, r);
+            h.p.dropout == 0 ? h.slopes<false>(i, M, r) : h.slopes<true>(i, M, r);
             const Out dq = h.space(h.dq, t + i, s.D, r.x.o);
             read(M, K, s.Dp, {r.X, h.wp}, r.k, dq, ones);
             h.settle(h.dq, h.dq, t + i, M, s.D, dq);

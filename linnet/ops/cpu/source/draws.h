@@ -13,9 +13,12 @@ SMALL T mix(T x) {
 // The draw at one more coordinate.
 SMALL uint32_t draw(uint32_t h, uint32_t x) { return mix(h ^ mix(x)); }
 
-// Those at s, s + 1, ...
-SMALL uvec draw(uint32_t h, int64_t s) {
+// What the draws at s, s + 1, ... have in common for every h: draw(h, s) = mix(mixed(s) ^ h).
+SMALL uvec mixed(int64_t s) {
     uvec x;
     for (int i = 0; i < W; i++) x[i] = uint32_t(s) + i;
-    return mix(mix(x) ^ h);
+    return mix(x);
 }
+
+// A draw below this drops, which happens with probability p.
+SMALL uint32_t threshold(double p) { return uint32_t(p * 4294967296.0); }

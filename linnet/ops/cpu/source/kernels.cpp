@@ -3,6 +3,7 @@
 #include "block.h"
 #include "causal.h"
 #include "decode.h"
+#include "dropout.h"
 #include "exp_bidirectional.h"
 #include "exp_causal.h"
 #include "gate.h"

@@ -84,17 +84,23 @@ PLAIN void write_read_panel(int64_t M, int64_t K, Rows a, Rows b, Rows w, Out o,
     for (; t < M; t++) tile<1, V>(K, from(a, t), from(b, t), from(w, t), from(o, t), gain + t, S, ldS);
 }
 
+// As many tokens, or rows of S, as keep the processor busy with V vectors each.
+template <int V>
+constexpr int together = V * TOKENS <= 8 ? 2 * TOKENS : TOKENS;
+
 template <int V>
 PLAIN void read_panel(int64_t M, int64_t K, Rows a, const float* S, int64_t ldS, Out o, const float* gain) {
+    constexpr int T = together<V>;
     int64_t t = 0;
-    for (; t + 4 <= M; t += 4) read_tile<4, V>(K, from(a, t), S, ldS, from(o, t), gain + t);
+    for (; t + T <= M; t += T) read_tile<T, V>(K, from(a, t), S, ldS, from(o, t), gain + t);
     for (; t < M; t++) read_tile<1, V>(K, from(a, t), S, ldS, from(o, t), gain + t);
 }
 
 template <int V>
 PLAIN void write_panel(int64_t M, int64_t K, Rows b, Rows w, float* S, int64_t ldS) {
+    constexpr int R = together<V>;
     int64_t d = 0;
-    for (; d + 4 <= K; d += 4) write_tile<4, V>(M, {b.p + d, b.ld}, w, S + d * ldS, ldS);
+    for (; d + R <= K; d += R) write_tile<R, V>(M, {b.p + d, b.ld}, w, S + d * ldS, ldS);
     for (; d < K; d++) write_tile<1, V>(M, {b.p + d, b.ld}, w, S + d * ldS, ldS);
 }
 

@@ -1,0 +1,17 @@
+"""Dropout of activations, drawn from torch's generator; in one pass each way where the CPU's kernels serve."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from linnet.ops.backend import serves
+from linnet.ops.draws import new_seed
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """x with each number 0 with probability p, else divided by 1 - p."""
+    if p and x.numel() and serves("dropout", x):
+        from linnet.ops.cpu.dropout import dropout as kernel
+
+        y: Tensor = kernel(x, new_seed(), p)
+        return y
+    return F.dropout(x, p)  # M50
