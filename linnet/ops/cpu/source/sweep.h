@@ -125,9 +125,9 @@ static inline void write_read(
 }
 
 static inline void write(int64_t M, int64_t K, int64_t columns, Rows b, Rows w, float* S) {
-    EACH_PANEL(WIDE, columns, write_panel<V>(M, K, b, {w.p + j, w.ld}, S + j, columns))
+    EACH_PANEL(2, columns, write_panel<V>(M, K, b, {w.p + j, w.ld}, S + j, columns))
 }
 
 static inline void read(int64_t M, int64_t K, int64_t columns, Rows a, const float* S, Out o, const float* gain) {
-    EACH_PANEL(WIDE, columns, read_panel<V>(M, K, a, S + j, columns, {o.p + j, o.ld}, gain))
+    EACH_PANEL(2, columns, read_panel<V>(M, K, a, S + j, columns, {o.p + j, o.ld}, gain))
 }
