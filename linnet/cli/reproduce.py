@@ -83,7 +83,7 @@ def _study(
     study = find_study(name, also=(SPEED, CIRCLES, *CALCULATIONS))
     planned = len(list(trials(study, scale)))
     runs = out or Path("runs") / f"{study.shared or name}-{scale}"
-    folder = results or runs / (f"results-{name}" if study.shared else "results")
+    folder = results or runs / study.results(name)
     signal = 0 if render else run_study(name, scale, runs, folder, screen, only)
     _tell(folder, f"{study.title} ({scale} scale)", planned, signal, render, json)
     if signal:
@@ -151,10 +151,12 @@ def _draw_circles(place: Path, scale: str, json: bool) -> None:
     from linnet.analysis.arena import circles
     from linnet.analysis.figures import save_figures
     from linnet.analysis.results import digest, read_results
+    from linnet.train.study import STUDIES
 
-    found = {}
-    for name in (SCORES, SPEED):
-        folders = [place.parent / f"{name}-{scale}" / "results", place.parent / f"{name}-{scale}"]
+    study, found = STUDIES[SCORES], {}
+    usual = {SCORES: f"{study.shared}-{scale}/{study.results(SCORES)}", SPEED: f"{SPEED}-{scale}/results"}
+    for name, own in usual.items():
+        folders = [place.parent / own, place.parent / f"{name}-{scale}"]
         folder = next((folder for folder in folders if any(folder.glob("*.json"))), None)
         if folder is None:
             raise InputError(f"{folders[0]} holds no results: `linnet reproduce {name}` makes them")

@@ -68,6 +68,7 @@ ARENA_STUDIES = {
         endings={"cpu": "_lra", "paper": "_lra"},
         cpu_sets=(),
         rows=tuple(_arena_rows()),
+        shared="arena",
     ),
     "lra-pretraining": Study(
         title="The Long Range Arena: denoising the task's own sequences first",
@@ -75,5 +76,6 @@ ARENA_STUDIES = {
         endings={"cpu": "_lra"},
         cpu_sets=(),
         rows=tuple(_pretraining_rows()),
+        shared="arena",
     ),
 }

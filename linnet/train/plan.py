@@ -26,3 +26,7 @@ class Study:
     rows: tuple[Row, ...]
     shared: str | None = None  # name of the folder of runs, where several studies read the same ones
     instruments: tuple[str, ...] = ()  # read when a run is done, and kept with it
+
+    def results(self, name: str) -> str:
+        """The folder among those of the runs where the study `name` leaves its results."""
+        return "results" if self.shared is None else f"results-{name}"
