@@ -85,9 +85,11 @@ def arnoldi_radius(apply: Callable[[Tensor], Tensor], shape: tuple[int, int, int
             along = basis.mT @ w
             w = w - basis @ along
             h[:, :, : j + 1, j] += along.squeeze(3)
-        h[:, :, j + 1, j] = w.norm(dim=(2, 3))
-        V.append(w / h[:, :, j + 1, j, None, None].clamp(min=1e-14))
-        if j % CHECK_EVERY == CHECK_EVERY - 1 or j == min(STEPS, N) - 1:
+        norm = w.norm(dim=(2, 3))
+        more = norm > ROUNDING  # else the map does not leave the space, and what is left of w is rounding
+        h[:, :, j + 1, j] = torch.where(more, norm, 0)
+        V.append(torch.where(more[..., None, None], w / norm[..., None, None], 0))
+        if j % CHECK_EVERY == CHECK_EVERY - 1 or j == min(STEPS, N) - 1 or not bool(more.any()):
             values, vectors = torch.linalg.eig(h[:, :, : j + 1, : j + 1])
             top = values.abs().argmax(dim=-1, keepdim=True)
             last = vectors[:, :, -1].abs().gather(2, top)  # of eigenvectors of norm 1
