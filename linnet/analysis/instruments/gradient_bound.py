@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from linnet.analysis.instruments.base import Instrument, View
+from linnet.attention.bigbird import BigBirdAttention
 from linnet.attention.diag import DiagAttention
 from linnet.attention.norm import NormAttention
 from linnet.attention.softmax import SoftmaxAttention
@@ -81,10 +82,8 @@ class GradientBound(Instrument):
     shows: ClassVar = {"largest": "largest gradient", "bound": "its bound"}
 
     def refusal(self, view: View) -> str | None:
-        core = view.core
-        if _behind_norm(view):
-            return None
-        if isinstance(core, SoftmaxAttention | DiagAttention) or (view.kernel is not None and view.kernel.divided):
+        of_scores = isinstance(view.core, SoftmaxAttention | DiagAttention | BigBirdAttention)
+        if of_scores or _behind_norm(view) or (view.kernel is not None and view.kernel.divided):
             return None
         return "its weights are not f(s) / sum f(s) of scores s, so the bounds of the paper do not speak of it"
 

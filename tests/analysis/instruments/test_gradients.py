@@ -108,8 +108,10 @@ def test_the_gradient_of_a_layer_through_its_norm(causal):
     assert bool((found["largest"] <= found["bound"]).all())
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", ["softmax", "elu", "lln", "diag"])
+@pytest.mark.parametrize(
+    ("name", "causal"),
+    [*((name, causal) for name in ("softmax", "elu", "lln", "diag") for causal in (True, False)), ("bigbird", False)],
+)
 def test_the_gradient_of_a_layer(name, causal):
     view = of_mixer(linnet.create_mixer(name, width=12, heads=2, causal=causal).eval(), torch.randn(2, 30, 12))
     instrument = INSTRUMENT["gradient_bound"]()
