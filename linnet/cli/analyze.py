@@ -34,7 +34,7 @@ Samples = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder of the results.", metavar="DIR", show_default="analysis in DIR")
 ]
-Format = Annotated[str, typer.Option("--format", help="Of the figures: png, pdf or svg.")]
+Format = Annotated[str | None, typer.Option("--format", help="Of the figures: png, pdf or svg.", show_default="png")]
 
 
 def command(
@@ -45,7 +45,7 @@ def command(
     samples: Samples = None,
     checkpoint: Checkpoint = "last",
     out: Out = None,
-    kind: Format = "png",
+    kind: Format = None,
     json: Json = False,
 ) -> None:
     """Measure what the attention of a model does.
@@ -60,15 +60,18 @@ def command(
       linnet analyze runs/mine --out paper --format pdf
     """
     from linnet.analysis.analyze import chosen, measure, remarks, rows
-    from linnet.analysis.drawings import check_format, save_drawings
+    from linnet.analysis.drawings import save_drawings
     from linnet.storage import read_metrics, write_json
     from linnet.train.log import Screen
 
     chosen(names or ())
-    check_format(kind)
     if text and samples:
         raise InputError("--samples is about the validation split: it does not go with --text")
     target, screen = out or folder / "analysis", Screen(quiet=json)
+    place = next(part for part in (target, *target.absolute().parents) if part.exists())
+    if not place.is_dir():
+        raise InputError(f"--out is {target}: {place} is a file, and the results need a folder")
+    drawn = _can_draw(kind, screen)
 
     from linnet.analysis.instruments.base import of_model
     from linnet.models.loading import load_model
@@ -76,7 +79,6 @@ def command(
 
     model = load_model(folder, checkpoint_step(folder, checkpoint), screen.warn)
     ids, words = _read(folder, text, tokens, model) if text else _validation(folder, samples or BLOCKS, tokens, screen)
-    target.mkdir(parents=True, exist_ok=True)
     try:
         show = screen.work(f"measuring {len(model.blocks)} layers on {ids.shape[0]} x {ids.shape[1]} tokens")
         records = read_metrics(folder / "metrics.jsonl")
@@ -87,14 +89,34 @@ def command(
     given += [("--checkpoint", checkpoint), *(("--instrument", name) for name in names or ())]
     options = [str(part) for key, value in given if value not in (None, "last") for part in (key, value)]
     analysis["command"] = shlex.join(["linnet", "analyze", str(folder), *options])
+    target.mkdir(parents=True, exist_ok=True)
     write_json(target / "analysis.json", analysis)
-    files = [target / "analysis.json", *save_drawings(analysis, target, kind)]
+    files = [target / "analysis.json", *(save_drawings(analysis, target, kind or "png") if drawn else ())]
     if json:
         layers = [{k: v for k, v in layer.items() if k != "maps"} for layer in analysis["layers"]]
         print_json({**analysis, "layers": layers, "files": [str(file) for file in files]})
         return
-    print_table(*rows(analysis))
+    columns, lines = rows(analysis)
+    if lines:
+        print_table(columns, lines)
     print(*remarks(analysis), *files, sep="\n")
+
+
+def _can_draw(kind: str | None, screen: "Screen") -> bool:
+    """Whether there will be figures: without matplotlib there are none, which is an error if they were asked for."""
+    from linnet.analysis.drawings import check_format
+    from linnet.analysis.figures import check_matplotlib
+
+    if kind is not None:
+        check_format(kind)
+    try:
+        check_matplotlib()
+    except InputError as error:
+        if kind is not None:
+            raise
+        screen.warn(f"no figures: {error}")
+        return False
+    return True
 
 
 def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tuple[Tensor, list[str]]":
