@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from linnet.analysis.instruments.base import Instrument, View, of_weights
+from linnet.analysis.instruments.base import DIVIDED, Instrument, View, of_weights
 from linnet.attention.rows import Kernel
 from linnet.errors import LinnetError
 from linnet.registry import INSTRUMENT
@@ -19,6 +19,7 @@ DENSE = 2048  # tokens up to which all eigenvalues are computed
 ROUNDING = 1e-12
 STEPS, CHECK_EVERY, SMALL = 400, 10, 1e-4  # of the Arnoldi iteration
 CAUSAL = "the eigenvalues of causal weights are their diagonal, so the gap says nothing about which tokens are read"
+SIGNED = "signed rows divided by their sum: an eigenvalue may be above 1, and the gap below 0"
 
 
 def spectral_gap(weights: Tensor) -> Tensor:
@@ -111,7 +112,7 @@ class SpectralGap(Instrument):
         return CAUSAL if view.causal else None
 
     def note(self, view: View) -> str | None:
-        return None if view.normalized else "rows divided by their sum"
+        return SIGNED if view.signed else None if view.normalized else DIVIDED
 
     def measure(self, view: View) -> dict[str, Tensor]:
         return {"gap": gap(view)}
