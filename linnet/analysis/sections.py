@@ -101,7 +101,8 @@ def maps(runs: Sequence[Run]) -> list[dict[str, Any]]:
         ]
         if layers:
             tokens = [str(token) for token in analysis.get("tokens", [])]
-            found.append({"name": name, "length": analysis["length"], "tokens": tokens, "layers": layers})
+            text = {"tokens": tokens, "separator": str(analysis.get("separator", ""))}
+            found.append({"name": name, "length": analysis["length"], **text, "layers": layers})
     return found
 
 

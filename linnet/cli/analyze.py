@@ -13,6 +13,7 @@ from linnet.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from linnet.data.tokenizer import Tokenizer
     from linnet.models.backbone import Model
     from linnet.train.log import Screen
 
@@ -78,7 +79,8 @@ def command(
     from linnet.train.run import checkpoint_step
 
     model = load_model(folder, checkpoint_step(folder, checkpoint), screen.warn)
-    ids, words = _read(folder, text, tokens, model) if text else _validation(folder, samples or BLOCKS, tokens, screen)
+    read = _read(folder, text, tokens, model) if text else _validation(folder, samples or BLOCKS, tokens, screen)
+    ids, words, separator = read
     try:
         show = screen.work(f"measuring {len(model.blocks)} layers on {ids.shape[0]} x {ids.shape[1]} tokens")
         records = read_metrics(folder / "metrics.jsonl")
@@ -88,6 +90,7 @@ def command(
     given: list[tuple[str, Any]] = [("--text", text), ("--tokens", tokens), ("--samples", samples)]
     given += [("--checkpoint", checkpoint), *(("--instrument", name) for name in names or ())]
     options = [str(part) for key, value in given if value not in (None, "last") for part in (key, value)]
+    analysis["separator"] = separator
     analysis["command"] = shlex.join(["linnet", "analyze", str(folder), *options])
     target.mkdir(parents=True, exist_ok=True)
     write_json(target / "analysis.json", analysis)
@@ -119,8 +122,11 @@ def _can_draw(kind: str | None, screen: "Screen") -> bool:
     return True
 
 
-def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tuple[Tensor, list[str]]":
-    """The ids (1,N) of a text, and its tokens as words; one that does not fit the model is a one-line error."""
+def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tuple[Tensor, list[str], str]":
+    """The ids (1,N) of a text, its tokens as words, and what stands between them.
+
+    A text that does not fit the model is a one-line error.
+    """
     import torch
 
     from linnet.config import read_toml
@@ -143,11 +149,11 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
         raise InputError(f"{text} has {len(ids)} tokens, the model's context {limit}: --tokens {limit} reads so many")
     if model.config.positions == "learned" and len(ids) > model.config.max_length:
         raise InputError(f"--tokens is {tokens}: the model has {model.config.max_length} positions")
-    return torch.tensor([ids]), [tokenizer.token(token) for token in ids]
+    return torch.tensor([ids]), *_words(tokenizer, ids)
 
 
-def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen") -> "tuple[Tensor, list[str]]":
-    """The first whole blocks of a run's validation split (B,N), and the tokens of the first as words."""
+def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen") -> "tuple[Tensor, list[str], str]":
+    """The first whole blocks of a run's validation split (B,N), and the tokens of the first as `_read` gives them."""
     from linnet.train.check import run_config
     from linnet.train.run import prepare
     from linnet.train.watch import validation_blocks
@@ -156,6 +162,11 @@ def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen"
         raise InputError(f"{folder} is an exported model, which has no data: name a text, --text FILE")
     task, _ = prepare(run_config(folder), folder, screen)
     ids = validation_blocks(task, samples)[:, :tokens]
-    tokenizer = getattr(task, "tokenizer", None)
-    words = [tokenizer.token(token) if tokenizer is not None else str(token) for token in ids[0].tolist()]
-    return ids, words
+    return ids, *_words(getattr(task, "tokenizer", None), ids[0].tolist())
+
+
+def _words(tokenizer: "Tokenizer | None", ids: list[int]) -> tuple[list[str], str]:
+    """Tokens as a reader sees them, the ids themselves where there is no text, and what stands between two of them."""
+    if tokenizer is None:
+        return [str(token) for token in ids], " "
+    return [tokenizer.token(token) for token in ids], " " if tokenizer.kind == "word" else ""

@@ -70,7 +70,7 @@ def test_a_text_of_ones_own(analyzed, run, tmp_path):
     code, out, _ = run("analyze", analyzed, "--text", text, "--out", tmp_path / "out", "--format", "pdf", "--json")
     found = json.loads(out)
     assert code == 0
-    assert found["tokens"] == list("to be or not to be")
+    assert (found["tokens"], found["separator"]) == (list("to be or not to be"), "")
     assert (tmp_path / "out/maps.pdf").read_bytes().startswith(b"%PDF")
     assert "--text" in found["command"]
 
@@ -181,3 +181,9 @@ def test_numbers_that_are_not_finite_are_null_in_the_file():
 def test_what_is_no_analysis_is_one_line(bad):
     with pytest.raises(LinnetError, match="not an analysis"):
         check(bad)
+
+
+def test_tokens_that_are_no_text_are_kept_apart():
+    from linnet.cli.analyze import _words
+
+    assert _words(None, [6, 15, 2]) == (["6", "15", "2"], " ")  # as of a tree of operators or of a picture

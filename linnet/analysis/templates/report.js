@@ -78,7 +78,7 @@ function shades(rows) {
 // The tokens of a pool as a reader sees them.
 function words(run, size, i) {
   const first = Math.ceil(i * run.length / size), next = Math.ceil((i + 1) * run.length / size);
-  const text = run.tokens.slice(first, Math.min(next, first + 8)).join("").replace(/\n/g, "⏎");
+  const text = run.tokens.slice(first, Math.min(next, first + 8)).join(run.separator).replace(/\n/g, "⏎");
   const where = next - first > 1 ? `${first}–${next - 1}` : `${first}`;
   return text ? `${where} “${text}”` : where;
 }
@@ -127,9 +127,10 @@ function drawMap(element) {
   const layer = run.layers[Math.min(picked[0], run.layers.length - 1)];
   const packed = layer.maps[Math.min(picked[1], layer.maps.length - 1)];
   const weights = unpack(packed), { title, ...shade } = shades(weights);
-  const soft = color("soft"), size = packed.size;
+  const soft = color("soft"), size = packed.size, pool = run.length / size;
+  const places = { x0: (pool - 1) / 2, dx: pool, y0: (pool - 1) / 2, dy: pool }; // the axes count tokens, not pools
   const trace = {
-    type: "heatmap", ...shade, hoverinfo: "none",
+    type: "heatmap", ...shade, ...places, hoverinfo: "none",
     colorbar: { title: { text: title, side: "right", font: { color: soft, size: 11 } }, thickness: 10, len: 0.9, outlinewidth: 0,
       tickfont: { color: soft, size: 11 } },
   };
@@ -145,7 +146,7 @@ function drawMap(element) {
   say.textContent = `${layer.name}, head ${Math.min(picked[1], layer.maps.length - 1)}`
     + (size < run.length ? `; ${run.length} tokens pooled to ${size}` : "");
   if (!readers.has(element)) {
-    element.on("plotly_hover", ({ points: [point] }) => readers.get(element)(point.y, point.x));
+    element.on("plotly_hover", ({ points: [point] }) => readers.get(element)(...point.pointNumber));
   }
   readers.set(element, (t, s) => {
     const value = document.createElement("b");
