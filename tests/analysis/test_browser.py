@@ -69,6 +69,8 @@ def test_it_draws_and_switches_tabs(page, chromium, width):
         assert shown(chromium) == [name]
         assert chromium.script("document.querySelector('[aria-selected=true]').textContent") == name
         assert chromium.script("document.documentElement.scrollWidth <= innerWidth"), name  # nothing sticks out
+        box = chromium.script(f"document.querySelectorAll('[role=tab]')[{i}].getBoundingClientRect().toJSON()")
+        assert 0 <= box["left"] < box["right"] <= width, name
     assert_clean(chromium)
 
 

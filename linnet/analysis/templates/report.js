@@ -195,6 +195,8 @@ function show(chosen) {
     tab.tabIndex = i === chosen ? 0 : -1;
     panels[i].hidden = i !== chosen;
   });
+  const tab = tabs[chosen], bar = tab.parentElement;
+  bar.scrollLeft = tab.offsetLeft - (bar.clientWidth - tab.offsetWidth) / 2; // on a narrow screen they do not all fit
   panels[chosen].querySelectorAll(".chart").forEach(drawChart);
   panels[chosen].querySelectorAll(".map").forEach(drawMap);
 }
@@ -217,7 +219,7 @@ document.body.classList.add("tabbed");
 document.querySelector(".tabs").hidden = false;
 if (mapElements.length) preparePickers();
 const asked = Number(location.hash.slice(1));
-show(Number.isInteger(asked) && asked < tabs.length ? asked : 0);
+show(tabs[asked] ? asked : 0);
 dark.addEventListener("change", () => show(selected()));
 addEventListener("beforeprint", () => panels.forEach((panel) => {
   panel.hidden = false;
