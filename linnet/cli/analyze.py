@@ -138,6 +138,8 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
         raise InputError(f"cannot read {text}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InputError(f"{text} is not UTF-8 text") from None
+    if not (folder / "tokenizer.json").exists():
+        raise InputError(f"{folder} has no tokenizer, so it is no model of text: leave --text out")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     ids = tokenizer.encode(content)
     if len(ids) < 2:

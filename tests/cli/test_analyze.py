@@ -183,6 +183,16 @@ def test_what_is_no_analysis_is_one_line(bad):
         check(bad)
 
 
+def test_a_model_of_no_text_reads_none(trained, run, tmp_path):
+    folder, text = shutil.copytree(trained, tmp_path / "run"), tmp_path / "my.txt"
+    (folder / "tokenizer.json").unlink()
+    text.write_text("some text")
+    code, out, err = run("analyze", folder, "--text", text, "--out", tmp_path / "out")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "has no tokenizer, so it is no model of text" in err
+    assert not (tmp_path / "out").exists()
+
+
 def test_tokens_that_are_no_text_are_kept_apart():
     from linnet.cli.analyze import _words
 
