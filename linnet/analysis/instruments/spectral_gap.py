@@ -34,7 +34,7 @@ def gap(view: View) -> Tensor:
         second = radius(deflated(kernel))
     elif N <= DENSE:
         A = torch.cat([A for _, A in view.stochastic()], dim=2)
-        second = radius(A - 1 / N)  # M39
+        second = radius(A.sub_(1 / N))  # M39, in place: a batch of long heads is large
     else:
         second = arnoldi_radius(lambda x: product(view, x) - x.mean(dim=2, keepdim=True), view.shape)
     return torch.where((second - 1).abs() < ROUNDING, 0, 1 - second)
