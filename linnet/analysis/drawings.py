@@ -138,6 +138,8 @@ def save_drawings(analysis: Analysis, folder: Path, kind: str = "png") -> list[P
             files.append(folder / f"{name}.{kind}")
     grid = [(layer["name"], [unpack(m) for m in layer["maps"]]) for layer in analysis["layers"] if layer.get("maps")]
     if grid:
-        save_maps(grid, folder / f"maps.{kind}", f"{analysis['length']} tokens")
+        size, length = len(grid[0][1][0]), analysis["length"]
+        pooled = f", pooled to {size}" if size < length else ""
+        save_maps(grid, folder / f"maps.{kind}", f"{length} tokens{pooled}")
         files.append(folder / f"maps.{kind}")
     return files

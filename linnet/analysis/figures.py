@@ -29,6 +29,7 @@ FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}
 STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
 FEW = 25  # points up to which each one gets a marker
 CROWDED = 20  # letters along an axis beyond which they would touch
+MANY = 5  # powers of ten along an axis, beyond which 2 and 5 of each would touch
 LINE = 0.07  # height of a name, of that of a panel
 LARGEST = 900.0  # area of the largest circle, in square points
 
@@ -69,7 +70,7 @@ def to_plotly(figure: Figure) -> dict[str, Any]:
     several = len(figure.series) > 1
     layout = {
         "xaxis": {"title": {"text": _escape(figure.x_label)}, **_axis(figure.log_x, _measured_at(figure))},
-        "yaxis": {"title": {"text": _escape(figure.y_label)}, **_axis(figure.log_y)},
+        "yaxis": {"title": {"text": _escape(figure.y_label)}, **_axis(figure.log_y, decades=_decades(figure))},
         "showlegend": several,
         "hovermode": "x unified" if several else "closest",
     }
@@ -118,15 +119,26 @@ def _escape(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def _axis(log: bool, ticks: Sequence[float] = ()) -> dict[str, Any]:
-    """An axis of plotly: logarithmic with ticks at `ticks`, or at 1 (and 2 and 5) of each decade; numbers in full."""
+def _axis(log: bool, ticks: Sequence[float] = (), decades: float = 0.0) -> dict[str, Any]:
+    """An axis of plotly: logarithmic with ticks at `ticks`, or at 1 (and 2 and 5) of each decade; numbers in full.
+
+    Over many decades there are ticks at some powers of ten alone.
+    """
     if not log and _counted(ticks):
         return {"tickvals": list(ticks)}
     if not log:
         return {"tickformat": "~r" if not ticks else ",~g", "exponentformat": "power", "nticks": 6}
     if ticks:
         return {"type": "log", "tickvals": list(ticks), "ticktext": [f"{tick:,g}" for tick in ticks]}
+    if decades > MANY:
+        return {"type": "log", "dtick": math.ceil(decades / MANY), "exponentformat": "power"}
     return {"type": "log", "dtick": "D2", "tickformat": ",~g"}
+
+
+def _decades(figure: Figure) -> float:
+    """How many powers of ten the values of a logarithmic figure span."""
+    values = [y for series in figure.series for y in _drawable(figure, series) if y is not None]
+    return math.log10(max(values)) - math.log10(min(values)) if figure.log_y and values else 0.0
 
 
 def _measured_at(figure: Figure) -> list[float]:
@@ -221,7 +233,8 @@ def _ticks(axes: "Axes", figure: Figure) -> None:
 
     for axis, log in ((axes.xaxis, figure.log_x), (axes.yaxis, figure.log_y)):
         if log:
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            many = axis is axes.yaxis and _decades(figure) > MANY
+            axis.set_major_locator(LogLocator(subs=(1,) if many else (1, 2, 5)))
             axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(lambda value, _: f"{value:,g}")
     measured = _measured_at(figure)

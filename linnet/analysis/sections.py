@@ -10,6 +10,7 @@ from linnet.analysis.drawings import BY_LAYER, dilution_figure, kernel_figures, 
 from linnet.analysis.figures import Figure, Series
 from linnet.analysis.heatmaps import shrink
 from linnet.analysis.runs import Run, number
+from linnet.registry import INSTRUMENT
 
 BUDGET = 4 * 10**6  # cells of all maps of a page; where there are more, the maps are pooled further
 
@@ -34,7 +35,7 @@ def gradient_figures(runs: Sequence[Run]) -> list[Figure]:
 def training_figures(runs: Sequence[Run]) -> list[Figure]:
     """Instruments along training: of one run a line a layer, of several a line each, means over the heads."""
     figures = []
-    for title, label, instrument, value in BY_LAYER:
+    for title, label, instrument, value in (*BY_LAYER, *_further(runs)):
         series: list[Series] = []
         for run in runs:
             curves: dict[str, list[tuple[int, float]]] = {} if len(runs) == 1 else {run.name: []}
@@ -45,8 +46,22 @@ def training_figures(runs: Sequence[Run]) -> list[Figure]:
                 steps = sorted({step for step, _ in points})
                 series.append(Series(name, steps, [fmean(y for s, y in points if s == step) for step in steps]))
         if any(line.y for line in series):
-            figures.append(Figure(f"{title} along training", "step", label, series))
+            wide = instrument == "gradient_bound"  # behind a norm its bound is ten orders above the rest
+            figures.append(Figure(f"{title} along training", "step", label, series, log_y=wide))
     return figures
+
+
+def _further(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
+    """Readings of other instruments that were recorded, in the form of BY_LAYER."""
+    tables = [record.get("values") for run in runs for record in run.instruments]
+    recorded = {name for table in tables if isinstance(table, dict) for name in table}
+    recorded -= {instrument for _, _, instrument, _ in BY_LAYER}
+    names = [name for name in INSTRUMENT.names() if name in recorded]
+    return [
+        (f"{name.replace('_', ' ').capitalize()}: {heading}", heading, name, value)
+        for name in names
+        for value, heading in INSTRUMENT[name].shows.items()
+    ]
 
 
 def _means(record: dict[str, Any], instrument: str, value: str) -> list[tuple[str, float]]:
@@ -101,7 +116,8 @@ def maps(runs: Sequence[Run]) -> list[dict[str, Any]]:
         ]
         if layers:
             tokens = [str(token) for token in analysis.get("tokens", [])]
-            found.append({"name": name, "length": analysis["length"], "tokens": tokens, "layers": layers})
+            text = {"tokens": tokens, "separator": str(analysis.get("separator", ""))}
+            found.append({"name": name, "length": analysis["length"], **text, "layers": layers})
     return found
 
 

@@ -13,6 +13,7 @@ from linnet.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from linnet.data.tokenizer import Tokenizer
     from linnet.models.backbone import Model
     from linnet.train.log import Screen
 
@@ -34,7 +35,7 @@ Samples = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder of the results.", metavar="DIR", show_default="analysis in DIR")
 ]
-Format = Annotated[str, typer.Option("--format", help="Of the figures: png, pdf or svg.")]
+Format = Annotated[str | None, typer.Option("--format", help="Of the figures: png, pdf or svg.", show_default="png")]
 
 
 def command(
@@ -45,7 +46,7 @@ def command(
     samples: Samples = None,
     checkpoint: Checkpoint = "last",
     out: Out = None,
-    kind: Format = "png",
+    kind: Format = None,
     json: Json = False,
 ) -> None:
     """Measure what the attention of a model does.
@@ -60,23 +61,26 @@ def command(
       linnet analyze runs/mine --out paper --format pdf
     """
     from linnet.analysis.analyze import chosen, measure, remarks, rows
-    from linnet.analysis.drawings import check_format, save_drawings
+    from linnet.analysis.drawings import save_drawings
     from linnet.storage import read_metrics, write_json
     from linnet.train.log import Screen
 
     chosen(names or ())
-    check_format(kind)
     if text and samples:
         raise InputError("--samples is about the validation split: it does not go with --text")
     target, screen = out or folder / "analysis", Screen(quiet=json)
+    place = next(part for part in (target, *target.absolute().parents) if part.exists())
+    if not place.is_dir():
+        raise InputError(f"--out is {target}: {place} is a file, and the results need a folder")
+    drawn = _can_draw(kind, screen)
 
     from linnet.analysis.instruments.base import of_model
     from linnet.models.loading import load_model
     from linnet.train.run import checkpoint_step
 
     model = load_model(folder, checkpoint_step(folder, checkpoint), screen.warn)
-    ids, words = _read(folder, text, tokens, model) if text else _validation(folder, samples or BLOCKS, tokens, screen)
-    target.mkdir(parents=True, exist_ok=True)
+    read = _read(folder, text, tokens, model) if text else _validation(folder, samples or BLOCKS, tokens, screen)
+    ids, words, separator = read
     try:
         show = screen.work(f"measuring {len(model.blocks)} layers on {ids.shape[0]} x {ids.shape[1]} tokens")
         records = read_metrics(folder / "metrics.jsonl")
@@ -86,19 +90,43 @@ def command(
     given: list[tuple[str, Any]] = [("--text", text), ("--tokens", tokens), ("--samples", samples)]
     given += [("--checkpoint", checkpoint), *(("--instrument", name) for name in names or ())]
     options = [str(part) for key, value in given if value not in (None, "last") for part in (key, value)]
+    analysis["separator"] = separator
     analysis["command"] = shlex.join(["linnet", "analyze", str(folder), *options])
+    target.mkdir(parents=True, exist_ok=True)
     write_json(target / "analysis.json", analysis)
-    files = [target / "analysis.json", *save_drawings(analysis, target, kind)]
+    files = [target / "analysis.json", *(save_drawings(analysis, target, kind or "png") if drawn else ())]
     if json:
         layers = [{k: v for k, v in layer.items() if k != "maps"} for layer in analysis["layers"]]
         print_json({**analysis, "layers": layers, "files": [str(file) for file in files]})
         return
-    print_table(*rows(analysis))
+    columns, lines = rows(analysis)
+    if lines:
+        print_table(columns, lines)
     print(*remarks(analysis), *files, sep="\n")
 
 
-def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tuple[Tensor, list[str]]":
-    """The ids (1,N) of a text, and its tokens as words; one that does not fit the model is a one-line error."""
+def _can_draw(kind: str | None, screen: "Screen") -> bool:
+    """Whether there will be figures: without matplotlib there are none, which is an error if they were asked for."""
+    from linnet.analysis.drawings import check_format
+    from linnet.analysis.figures import check_matplotlib
+
+    if kind is not None:
+        check_format(kind)
+    try:
+        check_matplotlib()
+    except InputError as error:
+        if kind is not None:
+            raise
+        screen.warn(f"no figures: {error}")
+        return False
+    return True
+
+
+def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tuple[Tensor, list[str], str]":
+    """The ids (1,N) of a text, its tokens as words, and what stands between them.
+
+    A text that does not fit the model is a one-line error.
+    """
     import torch
 
     from linnet.config import read_toml
@@ -110,6 +138,8 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
         raise InputError(f"cannot read {text}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InputError(f"{text} is not UTF-8 text") from None
+    if not (folder / "tokenizer.json").exists():
+        raise InputError(f"{folder} has no tokenizer, so it is no model of text: leave --text out")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     ids = tokenizer.encode(content)
     if len(ids) < 2:
@@ -121,11 +151,11 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
         raise InputError(f"{text} has {len(ids)} tokens, the model's context {limit}: --tokens {limit} reads so many")
     if model.config.positions == "learned" and len(ids) > model.config.max_length:
         raise InputError(f"--tokens is {tokens}: the model has {model.config.max_length} positions")
-    return torch.tensor([ids]), [tokenizer.token(token) for token in ids]
+    return torch.tensor([ids]), *_words(tokenizer, ids)
 
 
-def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen") -> "tuple[Tensor, list[str]]":
-    """The first whole blocks of a run's validation split (B,N), and the tokens of the first as words."""
+def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen") -> "tuple[Tensor, list[str], str]":
+    """The first whole blocks of a run's validation split (B,N), and the tokens of the first as `_read` gives them."""
     from linnet.train.check import run_config
     from linnet.train.run import prepare
     from linnet.train.watch import validation_blocks
@@ -134,6 +164,11 @@ def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen"
         raise InputError(f"{folder} is an exported model, which has no data: name a text, --text FILE")
     task, _ = prepare(run_config(folder), folder, screen)
     ids = validation_blocks(task, samples)[:, :tokens]
-    tokenizer = getattr(task, "tokenizer", None)
-    words = [tokenizer.token(token) if tokenizer is not None else str(token) for token in ids[0].tolist()]
-    return ids, words
+    return ids, *_words(getattr(task, "tokenizer", None), ids[0].tolist())
+
+
+def _words(tokenizer: "Tokenizer | None", ids: list[int]) -> tuple[list[str], str]:
+    """Tokens as a reader sees them, the ids themselves where there is no text, and what stands between two of them."""
+    if tokenizer is None:
+        return [str(token) for token in ids], " "
+    return [tokenizer.token(token) for token in ids], " " if tokenizer.kind == "word" else ""

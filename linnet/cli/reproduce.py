@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from linnet.train.log import Screen
 
 SPEED, CIRCLES, SCORES = "transnormer-table7", "transnormer-figure1", "transnormer-table6"
+SCALES = ("cpu", "paper")
 Name = Annotated[str, typer.Argument(help="A study or a calculation, such as transnormer-table4.", metavar="NAME")]
 Scale = Annotated[str, typer.Option("--scale", help="cpu: two cores can do it; paper: a paper's own size, for GPUs.")]
 Out = Annotated[
@@ -60,6 +61,8 @@ def command(
     screen = Screen(quiet=json)
     if name in (SPEED, CIRCLES) and scale != "cpu":
         raise unknown("scale", scale, ("cpu",))
+    if name in CALCULATIONS and scale not in SCALES:  # which are the same at both
+        raise unknown("scale", scale, SCALES)
     if only and (name in (SPEED, CIRCLES) or name in CALCULATIONS):
         raise InputError(f"--only is {only[0]!r}: {name} has no runs to choose from")
     if name == CIRCLES:

@@ -227,6 +227,8 @@ def _train(config: RunConfig, task: Task, model: Model, folder: Path, screen: Sc
         screen.say(f"{folder} is at step {trainer.at.step} of {config.train.steps}")
     else:
         screen.say(f"{folder}: {count_parameters(model):,} parameters on {trainer.device}")
+    for line in trainer.watch.refusals(trainer.model) if trainer.watch else ():
+        screen.warn(line)
     log = RunLog(folder, config.train, trainer.at.step, trainer.at.evaluated, screen)
     try:
         stop = trainer.run(log)

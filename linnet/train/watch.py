@@ -3,7 +3,8 @@
 It reads the weights and draws nothing at random, so a run that is watched has the bits of one that is not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -50,14 +51,21 @@ class Watch:
         self.names = names
         self.ids = validation_blocks(task, 1).to(device)
 
+    def refusals(self, model: Model) -> list[str]:
+        """One line for each instrument that has nothing to record, for no layer of this model can be measured by it."""
+        lines = []
+        with _evaluating(model):
+            views = of_model(model, self.ids)
+            for name in dict.fromkeys(self.names):
+                found = [INSTRUMENT[name]().refusal(view) for view in views]
+                if all(found):
+                    lines.append(f"train.instruments has {name!r}, which records nothing here: {found[0]}")
+        return lines
+
     def read(self, model: Model) -> dict[str, Any]:
         """`layers`, and for each instrument its values: a list over layers of lists over heads, None where refused."""
-        training = model.training
-        model.eval()
-        try:
+        with _evaluating(model):
             layers = measure(of_model(model, self.ids), self.names)["layers"]
-        finally:
-            model.train(training)
         values: dict[str, dict[str, list[Any]]] = {}
         for name in self.names:
             for value in INSTRUMENT[name].shows:
@@ -65,6 +73,17 @@ class Watch:
                 if any(heads is not None for heads in found):
                     values.setdefault(name, {})[value] = [_short(heads) for heads in found]
         return {"layers": [layer["name"] for layer in layers], "values": values}
+
+
+@contextmanager
+def _evaluating(model: Model) -> Iterator[None]:
+    """The model in evaluation mode, then as it was."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def _short(heads: list[float | None] | None) -> list[float | None] | None:

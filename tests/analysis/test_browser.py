@@ -1,6 +1,7 @@
 """The report in a real browser: it draws, switches tabs, shows maps with their tokens, and asks nobody for anything."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -27,6 +28,11 @@ def page(tmp_path_factory, trained):
     write_json(run / "analysis/analysis.json", found)
     write_report([run], folder / "one.html")
     write_report([run, trained], folder / "two.html")
+    text, long = folder / "long.txt", shutil.copytree(trained, folder / "long")
+    text.write_text("abcdefghij" * 60)
+    options = ["--text", str(text), "--tokens", "600", "--instrument", "attention_map", "--json"]
+    assert linnet(["analyze", str(long), *options]) == 0
+    write_report([long], folder / "long.html")
     return folder
 
 
@@ -63,6 +69,8 @@ def test_it_draws_and_switches_tabs(page, chromium, width):
         assert shown(chromium) == [name]
         assert chromium.script("document.querySelector('[aria-selected=true]').textContent") == name
         assert chromium.script("document.documentElement.scrollWidth <= innerWidth"), name  # nothing sticks out
+        box = chromium.script(f"document.querySelectorAll('[role=tab]')[{i}].getBoundingClientRect().toJSON()")
+        assert 0 <= box["left"] < box["right"] <= width, name
     assert_clean(chromium)
 
 
@@ -83,6 +91,28 @@ def test_a_map_shows_its_tokens(page, chromium):
     assert f"reads 3 “{HOSTILE}”: " in text
     weight = float(text.rsplit(" ", 1)[1])
     assert 0 <= weight <= 1
+    assert_clean(chromium)
+
+
+def test_a_pooled_map_counts_tokens(page, chromium):
+    """600 tokens in 256 pools: the axes and the words are those of the tokens."""
+    chromium.open(page / "long.html", fragment="#1")
+    chromium.wait("document.querySelectorAll('.map .heatmaplayer image').length === 1")
+    assert chromium.script("document.querySelector('.readout').textContent").endswith("600 tokens pooled to 256")
+    for axis in ("x", "y"):
+        ticks = chromium.script(f"[...document.querySelectorAll('.map .{axis}tick text')].map(t => +t.textContent)")
+        assert 400 <= max(ticks) <= 600
+    chromium.script("document.querySelector('.map').scrollIntoView({block: 'center'})")
+    place = chromium.script(
+        "(() => { const box = document.querySelector('.map .heatmaplayer image').getBoundingClientRect();"
+        " return [box.x, box.y, box.width, box.height]; })()"
+    )
+    chromium.point(place[0] + place[2] * 100.5 / 256, place[1] + place[3] * 200.5 / 256)  # query 200, key 100
+    chromium.wait("document.querySelector('.readout').textContent.includes('reads')")
+    text = chromium.script("document.querySelector('.readout').textContent")
+    for (first, last, word), pool in zip(re.findall("([0-9]+)–([0-9]+) “([a-j]+)”", text), (200, 100), strict=True):
+        assert abs(int(first) - pool * 600 / 256) < 4  # a pool is but a pixel or two wide
+        assert word == ("abcdefghij" * 60)[int(first) : int(last) + 1]
     assert_clean(chromium)
 
 

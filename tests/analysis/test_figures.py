@@ -39,6 +39,15 @@ def test_nothing_lies_between_layers(x, counted):
     assert plot["layout"]["xaxis"].get("tickvals") == (x if counted else None)
 
 
+@pytest.mark.parametrize(("values", "dtick"), [([0.2, 3.0], "D2"), ([0.25, 5e10], 3), ([None, None], "D2")])
+def test_ticks_of_many_decades_are_few(values, dtick, tmp_path):
+    figure = Figure("t", "x", "y", [Series("a", [0, 1], values)], log_y=True)
+    assert to_plotly(figure)["layout"]["yaxis"]["dtick"] == dtick
+    save_figures([figure], tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert drawn.count('id="ytick_') <= 10
+
+
 def test_lines_differ_beyond_the_last_color():
     lines = [Series(str(i), [0, 1], [i, i]) for i in range(2 * len(COLORS))]
     looks = {(t["line"]["color"], t["line"]["dash"]) for t in to_plotly(Figure("t", "x", "y", lines))["data"]}

@@ -232,6 +232,7 @@ def watched(trained, tmp_path_factory):
     folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("watched") / "watched"))
     assert linnet(["analyze", str(folder), "--samples", "1", "--json"]) == 0
     values = {"entropy": {"relative": [[0.5, 0.7], [0.9, None]]}, "temperature": {"weights": [[1.0, 2.0], None]}}
+    values |= {"moment_matching": {"ratio": [[1.0, 3.0], [4.0, 4.0]]}, HOSTILE: {"ratio": [[1.0], [1.0]]}}
     record = {"split": "instruments", "layers": ["layer 0 diag", "layer 1 norm"], "values": values}
     with (folder / "metrics.jsonl").open("a") as log:
         log.writelines(json.dumps({"step": step, **record}) + "\n" for step in (5, 10))
@@ -250,6 +251,8 @@ def test_what_was_measured_is_shown(watched, trained, tmp_path):
         ("layer 0 diag", [0.6, 0.6]),
         ("layer 1 norm", [0.9, 0.9]),
     ]
+    other = found.charts[titles.index("Moment matching: ratio along training")]
+    assert [trace["y"] for trace in other["data"]] == [[2.0, 2.0], [4.0, 4.0]]
     (maps,) = [chart for chart in found.charts if "layers" in chart]
     assert [len(layer["maps"]) for layer in maps["layers"]] == [2, 2]
     assert len(maps["tokens"]) == maps["length"] == 32

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 
 import pytest
 from PIL import Image
@@ -69,7 +70,7 @@ def test_a_text_of_ones_own(analyzed, run, tmp_path):
     code, out, _ = run("analyze", analyzed, "--text", text, "--out", tmp_path / "out", "--format", "pdf", "--json")
     found = json.loads(out)
     assert code == 0
-    assert found["tokens"] == list("to be or not to be")
+    assert (found["tokens"], found["separator"]) == (list("to be or not to be"), "")
     assert (tmp_path / "out/maps.pdf").read_bytes().startswith(b"%PDF")
     assert "--text" in found["command"]
 
@@ -108,6 +109,48 @@ def test_what_cannot_be_read_is_one_line(trained, run, tmp_path, content, option
     assert not (tmp_path / "out").exists()
 
 
+def test_weights_that_are_not_numbers_are_one_line(trained, run, tmp_path):
+    import torch
+
+    from linnet.models.loading import export_model, load_model
+
+    model, text = load_model(trained), tmp_path / "my.txt"
+    with torch.no_grad():
+        model.blocks[1].mixers[0].qkv.weight.fill_(math.nan)
+    export_model(model, tmp_path / "model", trained / "tokenizer.json")
+    text.write_text("some text")
+    code, out, err = run("analyze", tmp_path / "model", "--text", text, "--json")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "layer 1 norm: a weight is NaN or infinite" in err
+    assert not (tmp_path / "model/analysis").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/deeper"])
+def test_results_need_a_folder(trained, run, tmp_path, place):
+    (tmp_path / "file").write_text("")
+    code, out, err = run("analyze", trained, "--out", tmp_path / place)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{tmp_path / 'file'} is a file, and the results need a folder" in err
+
+
+def test_without_matplotlib_there_are_no_figures(trained, run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    some = ["--instrument", "entropy", "--out", tmp_path / "out"]
+    code, out, err = run("analyze", trained, *some)
+    assert code == 0
+    assert out.splitlines()[1].startswith("entropy (bits)")
+    assert "no figures: a figure needs matplotlib" in err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["analysis.json"]
+    code, out, err = run("analyze", trained, *some, "--format", "png")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_what_is_refused_has_no_table(trained, run, tmp_path):
+    code, out, _ = run("analyze", trained, "--instrument", "spectral_gap", "--out", tmp_path / "out")
+    assert code == 0
+    assert out.splitlines()[0].startswith("spectral_gap: the eigenvalues of causal weights are their diagonal")
+
+
 def test_a_longer_text_is_read_if_asked_for(trained, run, tmp_path):
     text = tmp_path / "my.txt"
     text.write_text("long " * 20)
@@ -138,3 +181,19 @@ def test_numbers_that_are_not_finite_are_null_in_the_file():
 def test_what_is_no_analysis_is_one_line(bad):
     with pytest.raises(LinnetError, match="not an analysis"):
         check(bad)
+
+
+def test_a_model_of_no_text_reads_none(trained, run, tmp_path):
+    folder, text = shutil.copytree(trained, tmp_path / "run"), tmp_path / "my.txt"
+    (folder / "tokenizer.json").unlink()
+    text.write_text("some text")
+    code, out, err = run("analyze", folder, "--text", text, "--out", tmp_path / "out")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "has no tokenizer, so it is no model of text" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_tokens_that_are_no_text_are_kept_apart():
+    from linnet.cli.analyze import _words
+
+    assert _words(None, [6, 15, 2]) == (["6", "15", "2"], " ")  # as of a tree of operators or of a picture

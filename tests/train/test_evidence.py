@@ -93,6 +93,12 @@ def test_calculations(name, monkeypatch, tmp_path, capsys):
     assert results.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_calculation_has_no_third_scale(tmp_path, capsys):
+    assert linnet(["reproduce", "lln-distribution", "--scale", "papers", "--out", str(tmp_path / "out")]) == 2
+    assert "unknown scale 'papers': did you mean 'paper'?" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_bad_names_offer_both_kinds(capsys):
     assert linnet(["reproduce", "lln-distributions"]) == 2
     assert "did you mean 'lln-distribution'?" in capsys.readouterr().err

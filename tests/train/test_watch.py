@@ -104,6 +104,16 @@ def test_what_cannot_be_watched_is_one_line(config, tmp_path, names, line):
     assert not (tmp_path / "run").exists()
 
 
+def test_what_no_layer_lets_be_measured_is_said_at_the_start(config, tmp_path, capsys):
+    options = {"instruments": ["spectral_gap", "entropy", "spectral_gap"], "instrument_every": 0}
+    start_run(config(**options), tmp_path / "causal", QUIET)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "warning: train.instruments has 'spectral_gap', which records nothing here: the eigenvalues of" in lines[0]
+    start_run(config("masked_lm", **options), tmp_path / "masked", QUIET)
+    assert capsys.readouterr().err == ""
+
+
 def test_an_interval_may_change_while_a_run_goes_on(config, tmp_path):
     start_run(config(steps=4), tmp_path / "run", QUIET)
     text = (tmp_path / "run/config.toml").read_text()

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from linnet.analysis.instruments.base import Instrument, View, of_weights
+from linnet.analysis.instruments.base import DIVIDED, Instrument, View, of_weights
 from linnet.errors import InputError
 from linnet.registry import INSTRUMENT
 
@@ -53,7 +53,7 @@ class AttentionMap(Instrument):
     shows: ClassVar = {}
 
     def note(self, view: View) -> str | None:
-        return None if view.normalized else "rows divided by their sum"
+        return None if view.normalized else DIVIDED
 
     def measure(self, view: View) -> dict[str, Tensor]:
         return {"map": pooled(view)}

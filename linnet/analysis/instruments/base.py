@@ -21,6 +21,7 @@ ENTRIES = 1 << 20  # weights that are read at a time: 8 MiB in float64
 HELD = 1 << 22  # weights that are kept once they are read
 TOLERANCE = 1e-3  # how far from one the sum of a normalized row may be
 HALF_TOLERANCE = 3e-2  # of half precision
+DIVIDED = "rows divided by their sum"  # what a note says of weights that do not sum to one
 
 
 @dataclass(frozen=True)

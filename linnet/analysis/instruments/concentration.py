@@ -8,8 +8,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from linnet.analysis.instruments.base import Instrument, View, of_weights
-from linnet.analysis.instruments.entropy import ABSOLUTE, measure_entropy
+from linnet.analysis.instruments.base import DIVIDED, Instrument, View, of_weights
+from linnet.analysis.instruments.entropy import measure_entropy
 from linnet.analysis.instruments.spectral_gap import CAUSAL, gap
 from linnet.registry import INSTRUMENT
 
@@ -53,7 +53,9 @@ class ConcentrationPair(Instrument):
         return CAUSAL if view.causal else None
 
     def note(self, view: View) -> str | None:
-        return ABSOLUTE if view.signed else None
+        if view.signed:
+            return "signed weights: entropy of their absolute values, gap of rows divided by their sum"
+        return None if view.normalized else DIVIDED
 
     def measure(self, view: View) -> dict[str, Tensor]:
         found = pair(view)

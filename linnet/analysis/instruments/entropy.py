@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from linnet.analysis.instruments.base import Instrument, View, mean_of_rows, of_weights
+from linnet.analysis.instruments.base import DIVIDED, Instrument, View, mean_of_rows, of_weights
 from linnet.registry import INSTRUMENT
 
 ABSOLUTE = "signed weights: of their absolute values"
@@ -38,7 +38,7 @@ class Entropy(Instrument):
     shows: ClassVar = {"bits": "entropy (bits)", "relative": "share of the largest"}
 
     def note(self, view: View) -> str | None:
-        return ABSOLUTE if view.signed else None
+        return ABSOLUTE if view.signed else None if view.normalized else DIVIDED
 
     def measure(self, view: View) -> dict[str, Tensor]:
         return measure_entropy(view)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from linnet.analysis.instruments.base import Instrument, View
+from linnet.attention.bigbird import BigBirdAttention
 from linnet.attention.diag import DiagAttention
 from linnet.attention.norm import NormAttention
 from linnet.attention.softmax import SoftmaxAttention
@@ -81,10 +82,8 @@ class GradientBound(Instrument):
     shows: ClassVar = {"largest": "largest gradient", "bound": "its bound"}
 
     def refusal(self, view: View) -> str | None:
-        core = view.core
-        if _behind_norm(view):
-            return None
-        if isinstance(core, SoftmaxAttention | DiagAttention) or (view.kernel is not None and view.kernel.divided):
+        of_scores = isinstance(view.core, SoftmaxAttention | DiagAttention | BigBirdAttention)
+        if of_scores or _behind_norm(view) or (view.kernel is not None and view.kernel.divided):
             return None
         return "its weights are not f(s) / sum f(s) of scores s, so the bounds of the paper do not speak of it"
 
@@ -144,6 +143,8 @@ def _measure_norm(view: View) -> dict[str, Tensor]:
         bend = along / (d * root.clamp(min=1e-300) * (root + EPS) ** 2)
         own = (v / (root + EPS) - bend.mT * (A @ v)).abs().sum(dim=3)  # (B, H, N)
         others = bend.squeeze(2).abs() * (x.abs().sum(dim=2)[:, :, None] - (A @ v).abs().sum(dim=3))
-        largest = torch.maximum(largest, (own + others).amax(dim=2))
+        # A key of the future has no score, nor has one of another block; what ReLU makes 0 has no gradient.
+        live = (A != 0).squeeze(2) if isinstance(view.core, DiagAttention) else torch.arange(N) < view.seen[t]
+        largest = torch.maximum(largest, torch.where(live, own + others, 0).amax(dim=2))
     bounds = [norm_bound(1, float(sample.abs().max()), d, EPS, under_root=False) for sample in v]
     return {"largest": largest, "bound": torch.tensor(bounds, dtype=torch.float64)[:, None].expand(B, H)}

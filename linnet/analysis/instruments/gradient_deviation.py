@@ -29,7 +29,8 @@ def deviation_of_records(records: Sequence[Mapping[str, Any]]) -> Tensor | None:
 
     A record holds, for the updates since the one before, their number, the mean norms and the mean squared norms.
     """
-    known = [r for r in records if isinstance(r.get("grad_means"), list) and isinstance(r.get("updates"), int)]
+    parts = {"grad_means": list, "grad_squares": list, "updates": int}
+    known = [r for r in records if all(isinstance(r.get(key), kind) for key, kind in parts.items())]
     if not known or len({len(r["grad_means"]) for r in known} | {len(r["grad_squares"]) for r in known}) != 1:
         return None
     weight = torch.tensor([r["updates"] for r in known], dtype=torch.float64)[:, None]

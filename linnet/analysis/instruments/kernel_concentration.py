@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from linnet.analysis.instruments.base import Instrument, View, of_weights
+from linnet.analysis.instruments.base import Instrument, View
 from linnet.analysis.instruments.entropy import measure_entropy
 from linnet.analysis.instruments.spectral_gap import CAUSAL, gap
 from linnet.attention.base import create_attention
-from linnet.errors import InputError, unknown
+from linnet.errors import InputError, LinnetError, unknown
 from linnet.registry import INSTRUMENT
 
 KERNELS = ("softmax", "lln", "elu", "relu", "quadratic")
@@ -31,34 +31,42 @@ def gaussian(N: int, D: int, seed: int, sigma: float = 1.0) -> tuple[Tensor, Ten
 
 def kernel_view(q: Tensor, k: Tensor, kernel: str, match: str = "variance") -> View:
     """The attention of a kernel on q, k (N,D); of LLN with its features, from which the gap is exact and quick."""
+    if kernel not in KERNELS:
+        raise unknown("kernel", kernel, KERNELS)
+    q, k = q[None, None], k[None, None]
+    shape = (1, 1, q.shape[2])
     if kernel == "lln":
-        core = create_attention("lln", heads=1, head_dim=q.shape[1], causal=False, match=match)
-        q, k = q[None, None], k[None, None]
-        return View(kernel, (1, 1, q.shape[2]), False, lambda start, stop: core.rows(q, k, start, stop), core, q, k, k)
-    return of_weights(kernel_weights(q, k, kernel))
+        core = create_attention("lln", heads=1, head_dim=q.shape[3], causal=False, match=match)
+        return View(kernel, shape, False, lambda start, stop: core.rows(q, k, start, stop), core, q, k, k)
+    return View(kernel, shape, False, lambda start, stop: _rows(q[:, :, start:stop], k, kernel))
 
 
 def kernel_weights(q: Tensor, k: Tensor, kernel: str) -> Tensor:
-    """A (N,N) of q, k (N,D), with rows that sum to one."""
-    if kernel not in KERNELS:
-        raise unknown("kernel", kernel, KERNELS)
+    """A (N,N) of q, k (N,D), with rows that sum to one; a query that no key answers has a row of zeros."""
+    return torch.cat([A for _, A in kernel_view(q, k, kernel).rows()], dim=2)[0, 0]
+
+
+def _rows(q: Tensor, k: Tensor, kernel: str) -> Tensor:
+    """The rows of some queries (..., R, D) over all keys (..., N, D)."""
     if kernel == "softmax":
-        return (q @ k.mT / math.sqrt(q.shape[1])).softmax(dim=-1)
-    if kernel == "lln":
-        return torch.cat([A for _, A in kernel_view(q, k, kernel).rows()], dim=2)[0, 0]
+        return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)
     if kernel == "elu":
         A = (elu(q) + 1) @ (elu(k) + 1).mT
     elif kernel == "relu":
         A = q.relu() @ k.relu().mT
     else:
         A = (q @ k.mT).square()
-    return A / A.sum(dim=-1, keepdim=True)
+    total = A.sum(dim=-1, keepdim=True)
+    return A / total.masked_fill(total == 0, 1)
 
 
 def kernel_concentration(
     q: Tensor, k: Tensor, kernel: str, temperatures: Sequence[float] = TEMPERATURES
 ) -> dict[str, Tensor]:
-    """Bits and gap (T,) of a kernel on q, k (N,D), scaled so that 1 / (sigma_q sigma_k) is each of `temperatures`."""
+    """Bits and gap (T,) of a kernel on q, k (N,D), scaled so that 1 / (sigma_q sigma_k) is each of `temperatures`.
+
+    A query that no key answers, as ReLU may have, does not count among the bits, and leaves no gap: it is NaN.
+    """
     if q.dim() != 2 or q.shape != k.shape:
         raise InputError(f"q {tuple(q.shape)}, k {tuple(k.shape)}: both must be (N, D)")
     if not temperatures or min(temperatures) <= 0:
@@ -69,9 +77,17 @@ def kernel_concentration(
     for temperature in temperatures:
         scale = temperature**-0.5
         view = kernel_view(q * scale, k * scale, kernel)
-        found.append((measure_entropy(view)["bits"].squeeze(), gap(view).squeeze()))
+        found.append((measure_entropy(view)["bits"].squeeze(), _gap(view)))
     bits, gaps = (torch.stack(values) for values in zip(*found, strict=True))
     return {"bits": bits, "gap": gaps}
+
+
+def _gap(view: View) -> Tensor:
+    """The gap of one head, NaN where it has none or none is found."""
+    try:
+        return gap(view).squeeze()
+    except LinnetError:
+        return torch.tensor(torch.nan, dtype=torch.float64)
 
 
 @INSTRUMENT.add("kernel_concentration")

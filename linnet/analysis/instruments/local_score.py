@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from linnet.analysis.instruments.base import Instrument, View, of_weights
+from linnet.analysis.instruments.base import DIVIDED, Instrument, View, of_weights
 from linnet.registry import INSTRUMENT
 
 THRESHOLDS = torch.linspace(0, 1, 100, dtype=torch.float64)
@@ -61,7 +61,7 @@ class LocalScore(Instrument):
     shows: ClassVar = {"area": "local area"}
 
     def note(self, view: View) -> str | None:
-        return None if view.normalized else "rows divided by their sum"
+        return None if view.normalized else DIVIDED
 
     def measure(self, view: View) -> dict[str, Tensor]:
         score = curve(view)

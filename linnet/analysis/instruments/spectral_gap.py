@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from linnet.analysis.instruments.base import Instrument, View, of_weights
+from linnet.analysis.instruments.base import DIVIDED, Instrument, View, of_weights
 from linnet.attention.rows import Kernel
 from linnet.errors import LinnetError
 from linnet.registry import INSTRUMENT
@@ -19,6 +19,7 @@ DENSE = 2048  # tokens up to which all eigenvalues are computed
 ROUNDING = 1e-12
 STEPS, CHECK_EVERY, SMALL = 400, 10, 1e-4  # of the Arnoldi iteration
 CAUSAL = "the eigenvalues of causal weights are their diagonal, so the gap says nothing about which tokens are read"
+SIGNED = "signed rows divided by their sum: an eigenvalue may be above 1, and the gap below 0"
 
 
 def spectral_gap(weights: Tensor) -> Tensor:
@@ -33,7 +34,7 @@ def gap(view: View) -> Tensor:
         second = radius(deflated(kernel))
     elif N <= DENSE:
         A = torch.cat([A for _, A in view.stochastic()], dim=2)
-        second = radius(A - 1 / N)  # M39
+        second = radius(A.sub_(1 / N))  # M39, in place: a batch of long heads is large
     else:
         second = arnoldi_radius(lambda x: product(view, x) - x.mean(dim=2, keepdim=True), view.shape)
     return torch.where((second - 1).abs() < ROUNDING, 0, 1 - second)
@@ -85,9 +86,11 @@ def arnoldi_radius(apply: Callable[[Tensor], Tensor], shape: tuple[int, int, int
             along = basis.mT @ w
             w = w - basis @ along
             h[:, :, : j + 1, j] += along.squeeze(3)
-        h[:, :, j + 1, j] = w.norm(dim=(2, 3))
-        V.append(w / h[:, :, j + 1, j, None, None].clamp(min=1e-14))
-        if j % CHECK_EVERY == CHECK_EVERY - 1 or j == min(STEPS, N) - 1:
+        norm = w.norm(dim=(2, 3))
+        more = norm > ROUNDING  # else the map does not leave the space, and what is left of w is rounding
+        h[:, :, j + 1, j] = torch.where(more, norm, 0)
+        V.append(torch.where(more[..., None, None], w / norm[..., None, None], 0))
+        if j % CHECK_EVERY == CHECK_EVERY - 1 or j == min(STEPS, N) - 1 or not bool(more.any()):
             values, vectors = torch.linalg.eig(h[:, :, : j + 1, : j + 1])
             top = values.abs().argmax(dim=-1, keepdim=True)
             last = vectors[:, :, -1].abs().gather(2, top)  # of eigenvectors of norm 1
@@ -109,7 +112,7 @@ class SpectralGap(Instrument):
         return CAUSAL if view.causal else None
 
     def note(self, view: View) -> str | None:
-        return None if view.normalized else "rows divided by their sum"
+        return SIGNED if view.signed else None if view.normalized else DIVIDED
 
     def measure(self, view: View) -> dict[str, Tensor]:
         return {"gap": gap(view)}

@@ -78,7 +78,7 @@ function shades(rows) {
 // The tokens of a pool as a reader sees them.
 function words(run, size, i) {
   const first = Math.ceil(i * run.length / size), next = Math.ceil((i + 1) * run.length / size);
-  const text = run.tokens.slice(first, Math.min(next, first + 8)).join("").replace(/\n/g, "⏎");
+  const text = run.tokens.slice(first, Math.min(next, first + 8)).join(run.separator).replace(/\n/g, "⏎");
   const where = next - first > 1 ? `${first}–${next - 1}` : `${first}`;
   return text ? `${where} “${text}”` : where;
 }
@@ -127,9 +127,10 @@ function drawMap(element) {
   const layer = run.layers[Math.min(picked[0], run.layers.length - 1)];
   const packed = layer.maps[Math.min(picked[1], layer.maps.length - 1)];
   const weights = unpack(packed), { title, ...shade } = shades(weights);
-  const soft = color("soft"), size = packed.size;
+  const soft = color("soft"), size = packed.size, pool = run.length / size;
+  const places = { x0: (pool - 1) / 2, dx: pool, y0: (pool - 1) / 2, dy: pool }; // the axes count tokens, not pools
   const trace = {
-    type: "heatmap", ...shade, hoverinfo: "none",
+    type: "heatmap", ...shade, ...places, hoverinfo: "none",
     colorbar: { title: { text: title, side: "right", font: { color: soft, size: 11 } }, thickness: 10, len: 0.9, outlinewidth: 0,
       tickfont: { color: soft, size: 11 } },
   };
@@ -145,7 +146,7 @@ function drawMap(element) {
   say.textContent = `${layer.name}, head ${Math.min(picked[1], layer.maps.length - 1)}`
     + (size < run.length ? `; ${run.length} tokens pooled to ${size}` : "");
   if (!readers.has(element)) {
-    element.on("plotly_hover", ({ points: [point] }) => readers.get(element)(point.y, point.x));
+    element.on("plotly_hover", ({ points: [point] }) => readers.get(element)(...point.pointNumber));
   }
   readers.set(element, (t, s) => {
     const value = document.createElement("b");
@@ -194,6 +195,8 @@ function show(chosen) {
     tab.tabIndex = i === chosen ? 0 : -1;
     panels[i].hidden = i !== chosen;
   });
+  const tab = tabs[chosen], bar = tab.parentElement;
+  bar.scrollLeft = tab.offsetLeft - (bar.clientWidth - tab.offsetWidth) / 2; // on a narrow screen they do not all fit
   panels[chosen].querySelectorAll(".chart").forEach(drawChart);
   panels[chosen].querySelectorAll(".map").forEach(drawMap);
 }
@@ -216,7 +219,7 @@ document.body.classList.add("tabbed");
 document.querySelector(".tabs").hidden = false;
 if (mapElements.length) preparePickers();
 const asked = Number(location.hash.slice(1));
-show(Number.isInteger(asked) && asked < tabs.length ? asked : 0);
+show(tabs[asked] ? asked : 0);
 dark.addEventListener("change", () => show(selected()));
 addEventListener("beforeprint", () => panels.forEach((panel) => {
   panel.hidden = false;

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from linnet.analysis import calibrate, entropy, kernel_concentration, lognormal_fit, spectral_gap, temperature
-from linnet.analysis.instruments.kernel_concentration import KERNELS, gaussian, kernel_weights
+from linnet.analysis.instruments import base
+from linnet.analysis.instruments.kernel_concentration import KERNELS, gaussian, kernel_view, kernel_weights
 from linnet.analysis.instruments.moment_matching import matching_table
 from linnet.attention.lln import interpolated
 from linnet.errors import InputError
@@ -63,6 +64,28 @@ def test_only_exponential_kernels_follow_temperature():
     for name, last in (("softmax", 3.03), ("lln", 1.71)):
         found = entropy(kernel_weights(2 * q, 2 * k, name))
         assert found.item() == pytest.approx(last, abs=0.15)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernels_are_read_by_rows(kernel, monkeypatch):
+    q, k = gaussian(40, 8, 0)
+    whole = kernel_weights(q, k, kernel)
+    monkeypatch.setattr(base, "ENTRIES", 40 * 16)
+    monkeypatch.setattr(base, "HELD", 0)
+    parts = dict(kernel_view(q, k, kernel).rows())
+    assert list(parts) == [0, 16, 32]
+    assert torch.allclose(torch.cat(list(parts.values()), dim=2)[0, 0], whole)
+    assert torch.allclose(whole.sum(dim=1), torch.ones(40, dtype=torch.float64))
+
+
+def test_a_query_that_no_key_answers_has_no_gap():
+    """A query with no positive entry is 0 to ReLU, which must not keep the other kernels from being measured."""
+    q, k = gaussian(40, 8, 0)
+    q[3] = -q[3].abs()
+    found = {name: kernel_concentration(q, k, name, [1.0, 2.0]) for name in KERNELS}
+    assert found["relu"]["gap"].isnan().all()
+    assert all(bool(value["bits"].isfinite().all()) for value in found.values())
+    assert all(bool(found[name]["gap"].isfinite().all()) for name in KERNELS if name != "relu")
 
 
 def test_gaps_of_kernels():

@@ -91,7 +91,9 @@ def test_the_bound_of_a_norm_is_of_the_right_size():
 def test_the_gradient_of_a_layer_through_its_norm(causal):
     """The instrument's sum over the merged width, against autograd through the layer's own norm."""
     layer = linnet.create_mixer("norm", width=12, heads=2, causal=causal).eval()
-    view = of_mixer(layer, torch.randn(1, 9, 12))
+    x = torch.randn(1, 9, 12)
+    x[:, 6:] *= 20  # if queries saw them, these would be the largest
+    view = of_mixer(layer, x)
     A, v = layer.core.weights(view.q, view.k).double(), view.v.double()
     largest = torch.zeros(2, dtype=WIDE)
     for h in range(2):
@@ -102,14 +104,17 @@ def test_the_gradient_of_a_layer_through_its_norm(causal):
                 changed[0, h, t] = row
                 return layer.core.finish(changed @ v)[0, :, t].flatten()
 
-            largest[h] = max(largest[h], jacobian(o, A[0, h, t]).sum(dim=0).max())
+            scores = jacobian(o, A[0, h, t]).sum(dim=0)
+            largest[h] = max(largest[h], scores[: t + 1 if causal else 9].max())  # of keys that a query sees
     found = INSTRUMENT["gradient_bound"]().measure(view)
     assert torch.allclose(found["largest"][0], largest, rtol=1e-5)
     assert bool((found["largest"] <= found["bound"]).all())
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", ["softmax", "elu", "lln", "diag"])
+@pytest.mark.parametrize(
+    ("name", "causal"),
+    [*((name, causal) for name in ("softmax", "elu", "lln", "diag") for causal in (True, False)), ("bigbird", False)],
+)
 def test_the_gradient_of_a_layer(name, causal):
     view = of_mixer(linnet.create_mixer(name, width=12, heads=2, causal=causal).eval(), torch.randn(2, 30, 12))
     instrument = INSTRUMENT["gradient_bound"]()
@@ -122,6 +127,22 @@ def test_the_gradient_of_a_layer(name, causal):
         exact = linear_gradient(s)
         exact = torch.where(s > 0, exact, 0)
         assert torch.allclose(found["largest"], exact.amax(dim=(2, 3)))
+
+
+def test_the_gradient_of_rela_is_that_of_its_live_scores():
+    """Of a score in the block that ReLU lets through; all others have none."""
+    layer = linnet.create_mixer("diag", width=8, heads=1, causal=False, kind="rela", block=4, positions="none").eval()
+    view = of_mixer(layer, torch.randn(1, 8, 8))
+    q, k, v = (x[0, 0].double() for x in (view.q, view.k, view.v))
+    s = (q @ k.mT) / 8**0.5
+    block = torch.block_diag(*[torch.ones(4, 4)] * 2).bool()
+    largest = 0.0
+    for t in range(8):
+        exact = jacobian(lambda row, t=t: srms((row.relu() * block[t]) @ v), s[t])
+        largest = max(largest, float(exact.sum(dim=0).max()))
+    found = INSTRUMENT["gradient_bound"]().measure(view)
+    assert found["largest"].item() == pytest.approx(largest, rel=1e-5)
+    assert found["largest"].item() <= found["bound"].item()
 
 
 def test_deviation_over_updates():

@@ -67,8 +67,13 @@ def test_signed_and_unnormalized_weights_are_told():
     assert view.signed and not view.normalized
     assert "absolute" in INSTRUMENT["entropy"]().note(view)
     assert "absolute" in INSTRUMENT["temperature"]().note(view)
-    for name in ("local_score", "attention_map", "spectral_gap"):
+    for name in ("local_score", "attention_map"):
         assert INSTRUMENT[name]().note(view) == "rows divided by their sum"
+    assert "the gap below 0" in INSTRUMENT["spectral_gap"]().note(view)
+    assert "absolute values, gap of rows divided" in INSTRUMENT["concentration"]().note(view)
+    positive = of_mixer(mixer("kernelized", False), torch.randn(1, 40, 24))
+    for name in ("entropy", "local_score", "attention_map", "spectral_gap", "concentration"):
+        assert INSTRUMENT[name]().note(positive) == "rows divided by their sum"
     plain = of_mixer(mixer("softmax", False), torch.randn(1, 40, 24))
     assert plain.normalized and not plain.signed
     assert INSTRUMENT["entropy"]().note(plain) is None
@@ -112,6 +117,18 @@ def test_the_iterated_gap_is_that_of_all_eigenvalues():
         iterated = 1 - arnoldi_radius(lambda x, view=view: product(view, x) - x.mean(dim=2, keepdim=True), view.shape)
         A = torch.cat([rows for _, rows in view.stochastic()], dim=2)
         assert torch.allclose(iterated, gap(of_weights(A[0])), atol=1e-3), name
+
+
+def test_the_iterated_gap_of_few_eigenvalues():
+    """Where the iteration finds all there is to find after a step or two; heads that take longer go on beside them."""
+    N = 200
+    own, flat = torch.eye(N, dtype=torch.float64), torch.full((N, N), 1 / N, dtype=torch.float64)
+    halves = torch.block_diag(*[torch.full((N // 2, N // 2), 2 / N, dtype=torch.float64)] * 2)
+    rough = torch.randn(N, N, dtype=torch.float64).softmax(dim=-1)
+    A = torch.stack([own, flat, (own + flat) / 2, halves, halves.roll(N // 2, dims=0), rough])[None]
+    for known in (A, A[:, :1], A[:, 2:3]):
+        iterated = 1 - arnoldi_radius(lambda x, A=known: A @ x - x.mean(dim=2, keepdim=True), (1, known.shape[1], N))
+        assert torch.allclose(iterated, gap(of_weights(known[0])), atol=1e-4)
 
 
 def test_a_model_is_seen_layer_by_layer():
