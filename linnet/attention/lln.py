@@ -113,7 +113,7 @@ class LlnAttention(Core):
     what = "exponential features, matched in log-variance to softmax"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
     cost = "N D^2"
-    state_types = ("sum", "sum", "sum", "moment")
+    state_types = ("sum", "moment")
     Options = LlnOptions
     options: LlnOptions
 
@@ -122,7 +122,7 @@ class LlnAttention(Core):
         if causal and options.statistics == "sample":
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
         curve = (0.0, RELEASED_A, RELEASED_B) if options.match == "paper" else interpolated(head_dim)
-        how = Mechanism("exp", ("S", "z", "m", "moments"), curve=curve)
+        how = Mechanism("exp", ("Szm", "moments"), curve=curve)
         self.stepper = Stepper(how, heads, head_dim) if options.statistics != "tensor" else None
 
     def check_recurrent(self) -> None:
@@ -174,17 +174,21 @@ class LlnAttention(Core):
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
     ) -> tuple[Tensor, State]:
-        """The state: S, z, m of `exp_attention`, and the six moments of queries and keys (B,H,6)."""
+        """The state: S, z and m of `exp_attention` side by side, and the six moments of queries and keys (B,H,6)."""
         where = layout(q.shape[0], q.shape[2], key_mask, None, q.device)
-        past, before = (None, None) if state is None else (state[3], state[:3])
+        D, past, before = self.head_dim, None, None
+        if state is not None:
+            S, z, m = state[0].split_with_sizes([D * v.shape[3], D, D], dim=2)
+            past, before = state[1], (S.unflatten(2, (D, -1)), z, m)
         alpha, beta, moments = self.scales(q, k, True, where, past)
         q, k, v = (x.to(alpha.dtype) for x in (q, k, v))
-        o, after = scaled_exp_attention(q, k, v, alpha, beta, True, key_mask, state=before)
-        return o, (*after, moments)
+        o, (S, z, m) = scaled_exp_attention(q, k, v, alpha, beta, True, key_mask, state=before)
+        return o, (torch.cat([S.flatten(2), z, m], dim=2), moments)  # (B, H, D*(E+2))
 
     def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
-        return None if self.stepper is None else self.stepper(q, k, v, state)
+        stepper = self.stepper
+        return None if stepper is None else stepper.step(q, k, v, state)
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         H, D = self.heads, self.head_dim
-        return [(B, H, D, E), (B, H, D), (B, H, D), (B, H, 6)]
+        return [(B, H, D * (E + 2)), (B, H, 6)]
