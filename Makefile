@@ -36,8 +36,8 @@ test: lint
 test-slow: $(STAMP)
 	@$(PYTEST) -q -m slow --timeout 1800
 
-# The kernels, compiled with AddressSanitizer by a compiler that adds its flag, under their tests. libstdc++ comes first,
-# or the sanitizer does not know how torch throws.
+# The kernels, compiled with AddressSanitizer by a compiler that adds its flag, under their tests. libstdc++ is loaded with
+# it, or the sanitizer does not know how torch throws.
 test-asan: $(STAMP)
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	printf '#!/bin/sh\nunset LD_PRELOAD\nexec g++ -fsanitize=address -fno-omit-frame-pointer -g "$$@"\n' > "$$dir/c++"; chmod +x "$$dir/c++"; \

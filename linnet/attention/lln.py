@@ -71,13 +71,17 @@ def interpolated(D: int) -> tuple[float, float, float]:
     return c2, c1, c0
 
 
-def per_token(x: Tensor, where: Layout) -> Moments:
-    """The moments of each token's own entries, 0 where masked: (B,H,N) each."""
+def per_token(x: Tensor, where: Layout, whole: bool = False) -> Moments:
+    """The moments of each token's own entries, 0 where masked: (B,H,N) each; `whole`: sums of all may do, (B,H,1)."""
     x = x.detach()
-    count = x.new_full(x.shape[:3], x.shape[3], dtype=torch.float64)
+    B, H, N, D = x.shape
+    sums = token_moments(x, where.real, whole)
+    if sums is not None and whole:
+        n = torch.full((B, 1), N, device=x.device) if where.real is None else where.real.sum(dim=1, keepdim=True)
+        return Moments((n * D).double()[:, None].expand(B, H, 1), *sums)
+    count = x.new_full((B, H, N), D, dtype=torch.float64)
     if where.real is not None:
         count = count * where.real[:, None]
-    sums = token_moments(x, where.real)
     if sums is not None:
         return Moments(count, *sums)
     if where.real is not None:
@@ -137,7 +141,8 @@ class LlnAttention(Core):
         statistics = self.options.statistics or ("prefix" if causal else "sample")
         if causal and statistics == "sample":
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
-        parts = [moment for x in (q, k) for moment in per_token(x, where)]
+        whole = statistics == "tensor" or (statistics == "sample" and where.run is None)
+        parts = [moment for x in (q, k) for moment in per_token(x, where, whole)]
         if statistics == "tensor":
             kept = torch.stack(parts, dim=-1).sum(dim=2)
             sums = [part.sum() for part in parts]

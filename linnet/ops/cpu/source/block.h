@@ -68,7 +68,7 @@ static void pack(const Row& x, int64_t t, int64_t n, int64_t width, const uint8_
 // `read` of the first columns of S, whose rows are ld apart.
 static inline void read_some(
     int64_t M, int64_t K, int64_t columns, int64_t ld, Rows a, const float* S, Out o, const float* gain) {
-    EACH_PANEL(WIDE, columns, read_panel<V>(M, K, a, S + j, ld, {o.p + j, o.ld}, gain))
+    EACH_PANEL(wide(M), columns, read_panel<V>(M, K, a, S + j, ld, {o.p + j, o.ld}, gain))
 }
 
 struct BlockHead : Head {
