@@ -50,7 +50,7 @@ class Ahead {
         const float* p;
         int64_t ld, width;
     };
-    Wanted wanted_[6];
+    Wanted wanted_[8];
     int n_ = 0;
     int64_t done_ = 0, step_;
 };
