@@ -36,11 +36,12 @@ test: lint
 test-slow: $(STAMP)
 	@$(PYTEST) -q -m slow --timeout 1800
 
-# The kernels, compiled with AddressSanitizer by a compiler that adds its flag, under their tests.
+# The kernels, compiled with AddressSanitizer by a compiler that adds its flag, under their tests. libstdc++ is loaded with
+# it, or the sanitizer does not know how torch throws.
 test-asan: $(STAMP)
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	printf '#!/bin/sh\nunset LD_PRELOAD\nexec g++ -fsanitize=address -fno-omit-frame-pointer -g "$$@"\n' > "$$dir/c++"; chmod +x "$$dir/c++"; \
-	PATH="$$dir:$$PATH" XDG_CACHE_HOME="$$dir" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$(g++ -print-file-name=libasan.so) \
+	PATH="$$dir:$$PATH" XDG_CACHE_HOME="$$dir" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/ops/test_cpu.py tests/ops/test_cpu_exp.py \
 	tests/ops/test_cpu_block.py tests/ops/test_cpu_features.py tests/ops/test_cpu_joined.py tests/ops/test_gate.py tests/ops/test_dropout.py tests/ops/test_positions.py tests/attention/test_step.py \
 	-k "not memory and not compiles"

@@ -55,7 +55,7 @@ class EluAttention(Core):
         return [(B, self.heads, self.head_dim, E), (B, self.heads, self.head_dim)]
 
     def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
-        return self.stepper(q, k, v, state)
+        return self.stepper.step(q, k, v, state)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         S, z = state

@@ -71,13 +71,17 @@ def interpolated(D: int) -> tuple[float, float, float]:
     return c2, c1, c0
 
 
-def per_token(x: Tensor, where: Layout) -> Moments:
-    """The moments of each token's own entries, 0 where masked: (B,H,N) each."""
+def per_token(x: Tensor, where: Layout, whole: bool = False) -> Moments:
+    """The moments of each token's own entries, 0 where masked: (B,H,N) each; `whole`: sums of all may do, (B,H,1)."""
     x = x.detach()
-    count = x.new_full(x.shape[:3], x.shape[3], dtype=torch.float64)
+    B, H, N, D = x.shape
+    sums = token_moments(x, where.real, whole)
+    if sums is not None and whole:
+        n = torch.full((B, 1), N, device=x.device) if where.real is None else where.real.sum(dim=1, keepdim=True)
+        return Moments((n * D).double()[:, None].expand(B, H, 1), *sums)
+    count = x.new_full((B, H, N), D, dtype=torch.float64)
     if where.real is not None:
         count = count * where.real[:, None]
-    sums = token_moments(x, where.real)
     if sums is not None:
         return Moments(count, *sums)
     if where.real is not None:
@@ -113,7 +117,7 @@ class LlnAttention(Core):
     what = "exponential features, matched in log-variance to softmax"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
     cost = "N D^2"
-    state_types = ("sum", "sum", "sum", "moment")
+    state_types = ("sum", "moment")
     Options = LlnOptions
     options: LlnOptions
 
@@ -122,7 +126,7 @@ class LlnAttention(Core):
         if causal and options.statistics == "sample":
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
         curve = (0.0, RELEASED_A, RELEASED_B) if options.match == "paper" else interpolated(head_dim)
-        how = Mechanism("exp", ("S", "z", "m", "moments"), curve=curve)
+        how = Mechanism("exp", ("Szm", "moments"), curve=curve)
         self.stepper = Stepper(how, heads, head_dim) if options.statistics != "tensor" else None
 
     def check_recurrent(self) -> None:
@@ -137,7 +141,8 @@ class LlnAttention(Core):
         statistics = self.options.statistics or ("prefix" if causal else "sample")
         if causal and statistics == "sample":
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
-        parts = [moment for x in (q, k) for moment in per_token(x, where)]
+        whole = statistics == "tensor" or (statistics == "sample" and where.run is None)
+        parts = [moment for x in (q, k) for moment in per_token(x, where, whole)]
         if statistics == "tensor":
             kept = torch.stack(parts, dim=-1).sum(dim=2)
             sums = [part.sum() for part in parts]
@@ -174,17 +179,21 @@ class LlnAttention(Core):
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
     ) -> tuple[Tensor, State]:
-        """The state: S, z, m of `exp_attention`, and the six moments of queries and keys (B,H,6)."""
+        """The state: S, z and m of `exp_attention` side by side, and the six moments of queries and keys (B,H,6)."""
         where = layout(q.shape[0], q.shape[2], key_mask, None, q.device)
-        past, before = (None, None) if state is None else (state[3], state[:3])
+        D, past, before = self.head_dim, None, None
+        if state is not None:
+            S, z, m = state[0].split_with_sizes([D * v.shape[3], D, D], dim=2)
+            past, before = state[1], (S.unflatten(2, (D, -1)), z, m)
         alpha, beta, moments = self.scales(q, k, True, where, past)
         q, k, v = (x.to(alpha.dtype) for x in (q, k, v))
-        o, after = scaled_exp_attention(q, k, v, alpha, beta, True, key_mask, state=before)
-        return o, (*after, moments)
+        o, (S, z, m) = scaled_exp_attention(q, k, v, alpha, beta, True, key_mask, state=before)
+        return o, (torch.cat([S.flatten(2), z, m], dim=2), moments)  # (B, H, D*(E+2))
 
     def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
-        return None if self.stepper is None else self.stepper(q, k, v, state)
+        stepper = self.stepper
+        return None if stepper is None else stepper.step(q, k, v, state)
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         H, D = self.heads, self.head_dim
-        return [(B, H, D, E), (B, H, D), (B, H, D), (B, H, 6)]
+        return [(B, H, D * (E + 2)), (B, H, 6)]

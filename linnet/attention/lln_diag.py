@@ -94,15 +94,15 @@ class LlnDiagAttention(Core):
     def extend(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
     ) -> tuple[Tensor, State]:
-        """The state: the four tensors of `lln`, then the four of `diag`."""
-        far, after_far = self.lln.extend(q, k, v, key_mask, None if state is None else state[:4])
-        near, after_near = self.diag.extend(q, k, v, key_mask, None if state is None else state[4:])
+        """The state: the two tensors of `lln`, then the four of `diag`."""
+        far, after_far = self.lln.extend(q, k, v, key_mask, None if state is None else state[:2])
+        near, after_near = self.diag.extend(q, k, v, key_mask, None if state is None else state[2:])
         return self._mix(far, near), (*after_far, *after_near)
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         return self.lln.state_shapes(B, E) + self.diag.state_shapes(B, E)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-        far, after_far = self.lln.quick_step(q, k, v, state[:4]) or self.lln.advance(q, k, v, state[:4])
-        near, after_near = self.diag.advance(q, k, v, state[4:])
+        far, after_far = self.lln.quick_step(q, k, v, state[:2]) or self.lln.advance(q, k, v, state[:2])
+        near, after_near = self.diag.advance(q, k, v, state[2:])
         return self._mix(far, near), (*after_far, *after_near)

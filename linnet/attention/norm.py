@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from linnet.attention.base import Core
-from linnet.attention.relative import Positions, RelativePositions, positions_of
+from linnet.attention.relative import Positions, RelativePositions, kept_angles, positions_of
 from linnet.attention.rows import Kernel
 from linnet.config import Settings
 from linnet.errors import InputError
@@ -78,7 +78,8 @@ class NormAttention(Core):
         super().__init__(heads, head_dim, causal, options)
         self.positions = RelativePositions(options.positions, head_dim)
         self.xnorm = MergedNorm(options.xnorm, heads * head_dim)
-        how = Mechanism(options.phi, ("S", "count"), options.xnorm == "srms")
+        angles = tuple(map(type, kept_angles(self.positions)))
+        how = Mechanism(options.phi, ("S", "count"), options.xnorm == "srms", angles=angles)
         self.stepper = Stepper(how, heads, head_dim) if options.xnorm in ("srms", "none") else None
 
     def _features(self, x: Tensor) -> Features:
@@ -118,7 +119,8 @@ class NormAttention(Core):
         return [(B, self.heads, self.head_dim, E), (B,)]
 
     def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
-        return None if self.stepper is None else self.stepper(q, k, v, state, *self._features(q)[1:])
+        stepper, positions = self.stepper, self._modules["positions"]
+        return None if stepper is None else stepper.step(q, k, v, state, *kept_angles(positions))  # type: ignore[arg-type]
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         (S, start), features = state, self._features(q)

@@ -22,6 +22,8 @@ class RelativePositions(nn.Module):
         self.kind, self.head_dim = kind, head_dim
         if kind != "none" and head_dim % 2:
             raise InputError(f"positions={kind!r} needs an even head width, not {head_dim}")
+        rope = (rotary_angles(head_dim, torch.device("cpu")),) if kind == "rope" else ()
+        self.fixed = None if kind == "lrpe" else rope
         if kind == "lrpe":
             self.theta = nn.Parameter(rotary_angles(head_dim))
             self.register_buffer("u", nn.functional.normalize(torch.randn(head_dim), dim=0))
@@ -50,6 +52,13 @@ class RelativePositions(nn.Module):
             self.theta.data = before.to(self.theta.device)
             self.theta.grad = None if gradient is None else gradient.float()
         return self
+
+
+def kept_angles(positions: RelativePositions) -> tuple[Tensor | None, ...]:
+    """What there is of theta and u on the CPU: a step has no time for the search that an attribute of a module is."""
+    own = positions.__dict__
+    fixed: tuple[Tensor, ...] | None = own["fixed"]
+    return (own["_parameters"].get("theta"), own["_buffers"].get("u")) if fixed is None else fixed
 
 
 def positions_of(

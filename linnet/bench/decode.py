@@ -43,7 +43,7 @@ def decode_bench(lengths: Sequence[int] | None = None, quick: bool = False, only
     sizes = {"contexts": contexts, "batches": list(batches), "only": only}
     model = {"layers": 6, "width": H * D, "vocabulary": VOCABULARY}
     settings = {"heads": H, "head_dim": D, "type": "float32", "model": model, **sizes}
-    return Bench("decode", "linnet.bench.decode", prepare, groups, [], settings)
+    return Bench("decode", "linnet.bench.decode", prepare, groups, [], settings, torch.no_grad)
 
 
 def _job(table: str, name: str, batch: int, context: int) -> dict[str, Any]:
@@ -57,8 +57,7 @@ class Step:
         self.step, self.facts = step, {"state": _bytes(state)}
 
     def __call__(self) -> None:
-        with torch.no_grad():
-            self.step()
+        self.step()
 
 
 def prepare(job: Job) -> Callable[[], object]:

@@ -48,7 +48,10 @@ class Group(NamedTuple):
 
 
 class Bench(NamedTuple):
-    """A benchmark: `module` serves the peaks of its jobs, `skipped` says what cannot run at all and why."""
+    """A benchmark: `module` serves the peaks of its jobs, `skipped` says what cannot run at all and why.
+
+    Jobs are prepared and called inside `around`, which so is no part of what is measured.
+    """
 
     name: str
     module: str
@@ -56,6 +59,7 @@ class Bench(NamedTuple):
     groups: Sequence[Group]
     skipped: Sequence[dict[str, str]]
     settings: dict[str, Any]
+    around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
 
 
 def run_bench(
@@ -102,7 +106,7 @@ def _measured(
     bench: Bench, effort: Effort, rows: list[Row], progress: Callable[[int, int], None], total: int
 ) -> Iterator[None]:
     """Add the rows of one group after the other; those that are there already stay."""
-    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+    with contextlib.ExitStack() as stack, warnings.catch_warnings(), bench.around():
         warnings.simplefilter("ignore")  # what a library says about its own parts is not about this measurement
         peak = None
         if any(group.memory for group in bench.groups):

@@ -95,13 +95,16 @@ def scaled_exp_attention(
     return o, after
 
 
-def token_moments(x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """Sum and sum of squares of each token's entries, (B,H,N) in float64; None where the CPU's kernels do not serve."""
+def token_moments(x: Tensor, real: Tensor | None, whole: bool = False) -> tuple[Tensor, Tensor] | None:
+    """Sum and sum of squares of each token's entries, (B,H,N) in float64; None where the CPU's kernels do not serve.
+
+    `whole`: those of all tokens, (B,H,1).
+    """
     if choose_kernel("exp_attention", x, x, None) != "cpu":
         return None
     from linnet.ops.cpu.exponential import moments
 
-    sums: tuple[Tensor, Tensor] = moments(x, real)
+    sums: tuple[Tensor, Tensor] = moments(x, real, whole)
     return sums
 
 

@@ -1,5 +1,7 @@
 """A decoding step by one kernel equals the step in PyTorch, leaves its state alone, and knows when not to serve."""
 
+import copy
+
 import pytest
 import torch
 
@@ -58,6 +60,16 @@ def test_it_does_not_serve_what_it_cannot(name: str) -> None:
         assert core.quick_step(q, k, v, (state[0].mT, *state[1:])) is None
         assert core.quick_step(q, k, v[:1], state) is None
         assert core.quick_step(q[..., ::2], k, v, state) is None
+        assert core.quick_step(q, torch.complex(k, k).conj().imag, v, state) is None
+        assert core.quick_step(q, torch._neg_view(k), v, state) is None
+        assert core.quick_step(q, k, torch.nn.Parameter(v), state) is None
+        assert core.quick_step(q.to("meta"), k, v, state) is None
+        assert core.quick_step(q.to_sparse(), k, v, state) is None
+        assert core.quick_step(q, k, v, (*state, q)) is None
+        assert core.quick_step(q, k, v, list(state)) is None
+        assert core.quick_step(q, k, None, state) is None
+        assert core.quick_step(q, k, v, (state[0].double(), *state[1:])) is None
+        torch.vmap(lambda x: x if core.quick_step(x, k, v, state) is None else pytest.fail("served"))(q[None])
         with pytest.raises(InputError, match="state holds"):
             core.step(q, k, v, (state[0][:1], *state[1:]))
         with pytest.raises(InputError, match="one token, not 3"):
@@ -65,6 +77,51 @@ def test_it_does_not_serve_what_it_cannot(name: str) -> None:
     q.requires_grad_()
     assert core.quick_step(q, k, v, state) is None
     assert core.step(q, k, v, state)[0].requires_grad
+
+
+@pytest.mark.parametrize("name", ["elu", "norm", "lln"])
+@torch.no_grad()
+def test_it_asks_for_the_backend_each_time(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    core = create_attention(name, heads=2, head_dim=16, causal=True)
+    q, k, v = (torch.randn(2, 2, 1, 16) for _ in range(3))
+    _, state = core.step(q, k, v, core.prefill(q, k, v)[1])
+    for choice, served in (("cpu", True), ("torch", False), ("", True), ("fast", False), ("cpu", True)):
+        monkeypatch.setenv("LINNET_BACKEND", choice)
+        assert (core.quick_step(q, k, v, state) is not None) == served
+    monkeypatch.delenv("LINNET_BACKEND")
+    assert core.quick_step(q, k, v, state) is not None
+
+
+@pytest.mark.parametrize("position", [0, 3, 65_537, 10**7, 2**28 + 1, 10**12])
+@torch.no_grad()
+def test_angles_are_exact_at_any_position(monkeypatch: pytest.MonkeyPatch, position: int) -> None:
+    core = create_attention("norm", heads=3, head_dim=40, causal=True, xnorm="none")
+    core.positions.theta.mul_(torch.linspace(-3, 3, 20))
+    q, k, v = (torch.randn(2, 3, 1, 40) for _ in range(3))
+    state = torch.randn(2, 3, 40, 40), torch.tensor([position, position + 1])
+    assert core.quick_step(q, k, v, state) is not None
+    o, after = core.step(q, k, v, state)
+    monkeypatch.setenv("LINNET_BACKEND", "torch")
+    expected, theirs = core.step(q, k, v, state)
+    assert torch.equal(after[1], theirs[1])
+    for a, b in ((o, expected), (after[0], theirs[0])):
+        assert float((a - b).abs().max()) <= 1e-6 * float(b.abs().max())
+
+
+@torch.no_grad()
+def test_it_reads_angles_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = create_attention("norm", heads=2, head_dim=16, causal=True)
+    q, k, v = (torch.randn(2, 2, 1, 16) for _ in range(3))
+    _, state = core.step(q, k, v, core.prefill(q, k, v)[1])
+    other = create_attention("norm", heads=2, head_dim=16, causal=True)
+    core.load_state_dict(other.state_dict())
+    assert torch.equal(core.step(q, k, v, state)[0], other.step(q, k, v, state)[0])
+    copied = copy.deepcopy(core)
+    core.positions.theta.mul_(2)
+    assert torch.equal(copied.step(q, k, v, state)[0], other.step(q, k, v, state)[0])
+    assert not torch.allclose(core.step(q, k, v, state)[0], other.step(q, k, v, state)[0])
+    core.positions.theta.data = core.positions.theta.double()
+    assert core.quick_step(q, k, v, state) is None
 
 
 @torch.no_grad()

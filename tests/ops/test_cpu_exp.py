@@ -154,9 +154,27 @@ def test_operators_are_declared_rightly(causal: bool) -> None:
     tests = "test_schema", "test_faketensor", "test_autograd_registration"
     import_module("linnet.ops.cpu.exponential")  # declares it; otherwise the first use does
     torch.library.opcheck(torch.ops.linnet.cpu_exponential.default, inputs, test_utils=tests)
-    torch.library.opcheck(torch.ops.linnet.cpu_moments.default, (q.detach(), inputs[5]), test_utils=tests[:2])
+    for whole in (False, True):
+        sums = (q.detach(), inputs[5], whole)
+        torch.library.opcheck(torch.ops.linnet.cpu_moments.default, sums, test_utils=tests[:2])
 
 
 def test_peak_memory_is_near_the_floor() -> None:
     """Output and three gradients are what forward and backward must hold."""
     assert memory_over_floor("exp_attention") < 1.05
+
+
+@pytest.mark.parametrize("D", [8, 20, 64, 67])
+@pytest.mark.parametrize("masked", [False, True])
+def test_moments_of_each_token_and_of_all(D: int, masked: bool) -> None:
+    from linnet.ops.cpu.exponential import moments
+
+    x = 1e3 + torch.randn(2, 40, 3, D).transpose(1, 2)
+    real = torch.rand(2, 40) < 0.7 if masked else None
+    y = x.double() if real is None else x.double() * real[:, None, :, None]
+    wanted = y.sum(dim=3), y.square().sum(dim=3)
+    for ours, exact in zip(moments(x, real, False), wanted, strict=True):
+        assert torch.allclose(ours, exact, rtol=1e-13)
+    for ours, exact in zip(moments(x, real, True), wanted, strict=True):
+        assert ours.shape == (2, 3, 1)
+        assert torch.allclose(ours, exact.sum(dim=2, keepdim=True), rtol=1e-13)

@@ -48,7 +48,8 @@ def fake(
     """Room for the results of `forward`."""
     (B, H, N, D), E = q.shape, v.shape[3]
     state = v.new_empty(B, H, D, E), v.new_empty(B, H, D), v.new_empty(B, H, D)
-    return empty_rows(v), v.new_empty(B, H, N), v.new_empty(B, H, N), *state
+    kept = N if causal else 0  # what the backward pass does not find again by itself
+    return empty_rows(v), v.new_empty(B, H, kept), v.new_empty(B, H, kept), *state
 
 
 def backward(
@@ -102,17 +103,17 @@ _cpu_backward = Operator("cpu_exponential_backward", backward, _backward_fake)
 exponential = Operator("cpu_exponential", forward, fake, (_save, _gradients))
 
 
-def _moments(x: Tensor, real: Maybe) -> tuple[Tensor, Tensor]:
-    """Sum and sum of squares (B,H,N) of each token's entries in float64, 0 where not real."""
-    sums = _moments_fake(x, real)
+def _moments(x: Tensor, real: Maybe, whole: bool) -> tuple[Tensor, Tensor]:
+    """Sum and sum of squares (B,H,N) of each token's entries in float64, 0 where not real; `whole`: (B,H,1), of all."""
+    sums = _moments_fake(x, real, whole)
     x, real = rows(x), dense(real)
     threads, _, _ = shares(x, x.shape[3])
-    call("linnet_moments", *x.shape, threads, address(real), *view(x), *(address(y) for y in sums))
+    call("linnet_moments", *x.shape, threads, whole, address(real), *view(x), *(address(y) for y in sums))
     return sums
 
 
-def _moments_fake(x: Tensor, real: Maybe) -> tuple[Tensor, Tensor]:
-    shape = x.shape[:3]
+def _moments_fake(x: Tensor, real: Maybe, whole: bool) -> tuple[Tensor, Tensor]:
+    shape = (*x.shape[:2], 1) if whole else x.shape[:3]
     return x.new_empty(shape, dtype=torch.float64), x.new_empty(shape, dtype=torch.float64)
 
 

@@ -69,8 +69,8 @@ static void pack(const Row& x, int64_t t, int64_t n, int64_t width, const uint8_
 
 // `read` of the first columns of S, whose rows are ld apart.
 static inline void read_some(
-    int64_t M, int64_t K, int64_t columns, int64_t ld, Rows a, const float* S, Out o, const float* gain) {
-    EACH_PANEL(2, columns, read_panel<V>(M, K, a, S + j, ld, {o.p + j, o.ld}, gain))
+    int64_t M, int64_t K, int64_t columns, int64_t ld, Rows a, const float* S, Out o, const float* gain, Ahead* ahead) {
+    EACH_PANEL(wide(M), columns, read_panel<V>(M, K, a, S + j, ld, {o.p + j, o.ld}, gain, ahead))
 }
 
 struct BlockHead : Head {
@@ -84,6 +84,16 @@ struct BlockHead : Head {
         pack(k, part.t, part.n, s.D, real, r.k), pack(v, part.t, part.n, s.E, real, r.v);
         transpose(r.k, padded(part.n), s.D, s.Dp, r.kT, wp);
         for (int64_t c = 0; p.dropout != 0 && c < part.n; c += W) r.keys[c / W] = mixed(part.t + c);
+    }
+    // The rows from query i on of the block that is next: of the next head, or after the last head of its tokens.
+    Ahead next_block(int64_t i, int64_t with_each_tile, std::initializer_list<View> tensors) const {
+        const int64_t h = Head::i % p.l.H + 1, t = part.t + i + (h == p.l.H ? part.n : 0);
+        Ahead ahead(with_each_tile);
+        for (const View& x : tensors) {
+            const Row y = row(x, part.b, h % p.l.H);
+            if (x.data) ahead.want(y.p + t * y.ld, y.ld, s.widest());
+        }
+        return ahead;
     }
     // How many keys of the block, padded, a strip that begins with query i of it needs.
     int64_t columns(int64_t i, int64_t M) const { return padded(p.causal ? i + M : part.n); }
@@ -133,9 +143,10 @@ struct BlockHead : Head {
     }
 
     // A of M queries, the first being number i, and the factors of its rows.
-    void weights(int64_t i, int64_t M, const float* scale, Room& r) const {
+    void weights(int64_t i, int64_t M, const float* scale, Room& r, Ahead& ahead) const {
         const int64_t c = columns(i, M);
-        read_some(M, s.D, c, wp, take(q, part.t + i, M, s.D, false, nullptr, 0, r.x.q), r.kT, {r.A, wp}, scale);
+        const Rows x = take(q, part.t + i, M, s.D, false, nullptr, 0, r.x.q);
+        read_some(M, s.D, c, wp, x, r.kT, {r.A, wp}, scale, &ahead);
         for (int64_t j = 0; j < M; j++) r.x.gain[j] = weigh(i + j, c, r.A + j * wp);
     }
 
@@ -214,10 +225,11 @@ extern "C" void linnet_block(const Block* problem) {
         h.load_keys(r);
         for (int64_t i = 0, M; i < n; i += M) {
             M = std::min<int64_t>(STRIP, n - i);
-            h.weights(i, M, scale, r);
+            Ahead ahead = h.next_block(i, 2, {h.p.l.q, h.p.l.k, h.p.l.v, h.p.l.o, h.p.l.g});
+            h.weights(i, M, scale, r, ahead);
             h.drop(i, M, r);
             const Out o = h.space(h.o, t + i, s.E, r.x.o);
-            read(M, std::min(h.columns(i, M), n), s.Ep, {r.A, h.wp}, r.v, o, r.x.gain);
+            read(M, std::min(h.columns(i, M), n), s.Ep, {r.A, h.wp}, r.v, o, r.x.gain, &ahead);
             h.settle(h.o, h.g, t + i, M, s.E, o);
         }
         h.clear(h.o, h.g, s.E);
@@ -236,14 +248,16 @@ extern "C" void linnet_block_backward(const Block* problem) {
         for (int64_t i = 0, M; i < n; i += M) {
             M = std::min<int64_t>(STRIP, n - i);
             const int64_t K = std::min(h.columns(i, M), n);
-            h.weights(i, M, scale, r);
+            Ahead ahead = h.next_block(
+                i, 1, {h.p.l.q, h.p.l.k, h.p.l.v, h.p.l.g, h.p.l.dq, h.p.l.dk, h.p.l.dv});
+            h.weights(i, M, scale, r, ahead);
             const Rows g = take(h.g, t + i, M, s.E, false, nullptr, 0, r.x.g);
-            read_some(M, s.E, h.columns(i, M), h.wp, g, r.vT, {r.X, h.wp}, ones);
+            read_some(M, s.E, h.columns(i, M), h.wp, g, r.vT, {r.X, h.wp}, ones, &ahead);
             h.p.dropout == 0 ? h.slopes<false>(i, M, r) : h.slopes<true>(i, M, r);
             const Out dq = h.space(h.dq, t + i, s.D, r.x.o);
-            read(M, K, s.Dp, {r.X, h.wp}, r.k, dq, ones);
+            read(M, K, s.Dp, {r.X, h.wp}, r.k, dq, ones, &ahead);
             h.settle(h.dq, h.dq, t + i, M, s.D, dq);
-            write(M, K, s.Dp, {r.X, h.wp}, take(h.q, t + i, M, s.D, true, nullptr, 0, r.x.q), r.dk);
+            write(M, K, s.Dp, {r.X, h.wp}, take(h.q, t + i, M, s.D, true, nullptr, 0, r.x.q), r.dk, &ahead);
             write(M, K, s.Ep, {r.A, h.wp}, take(h.g, t + i, M, s.E, true, nullptr, 0, r.x.g), r.dv);
         }
         h.settle(h.dk, h.dk, t, n, s.D, {r.dk, s.Dp}), h.settle(h.dv, h.dv, t, n, s.E, {r.dv, s.Ep});

@@ -10,7 +10,8 @@ static void causal_strip(const Head& h, int64_t t, int64_t M, bool fresh, float*
     const Rows q = h.queries(t, M, false, x), k = h.keys(t, M, false, x);
     if (h.p.normalize) h.normalizers(t, M, q, k, true, S + s.D * s.Ep, x.gain);
     const Out o = room(h.o, t, s.E, x.o);
-    write_read(M, s.D, s.Ep, q, k, h.values(t, M, true, 0, x), o, x.gain, S);
+    Ahead ahead = ahead_of(t + STRIP, 2, s.widest(), {h.q, h.k, h.v, h.o});
+    write_read(M, s.D, s.Ep, q, k, h.values(t, M, true, 0, x), o, x.gain, S, &ahead);
     put(h.o, t, M, s.E, o, nullptr);
 }
 
@@ -20,7 +21,8 @@ static void causal_dq(const Head& h, int64_t t, int64_t M, bool fresh, float* T,
     if (fresh) std::fill(T, T + s.backward(), 0.0f);
     const Rows g = h.upstream(t, M, false, x), v = h.values(t, M, false, h.p.normalize, x);
     const Out dq = room(h.dq, t, s.D, x.o);
-    write_read(M, s.K, s.Dp, g, v, h.keys(t, M, true, x), dq, x.gain, T);
+    Ahead ahead = ahead_of(t + STRIP, 2, s.widest(), {h.g, h.v, h.k, h.dq});
+    write_read(M, s.K, s.Dp, g, v, h.keys(t, M, true, x), dq, x.gain, T, &ahead);
     h.put_slopes(h.q, h.dq, t, M, dq, nullptr, x);
 }
 
@@ -31,10 +33,11 @@ static void causal_dkv(const Head& h, int64_t t, int64_t M, bool fresh, float* U
     const Rows g = reversed(h.upstream(t, M, true, x), M), q = reversed(h.queries(t, M, true, x), M);
     const Rows v = reversed(h.values(t, M, false, h.p.normalize, x), M), k = reversed(h.keys(t, M, false, x), M);
     Out to = room(h.dk, t, s.D, x.o);
-    write_read(M, s.K, s.Dp, v, g, q, reversed(to, M), x.gain, U);
+    Ahead ahead = ahead_of(t - STRIP, 1, s.widest(), {h.g, h.q, h.v, h.k, h.dk, h.dv});
+    write_read(M, s.K, s.Dp, v, g, q, reversed(to, M), x.gain, U, &ahead);
     h.put_slopes(h.k, h.dk, t, M, to, h.real, x);
     to = room(h.dv, t, s.E, x.o);
-    write_read(M, s.D, s.Ep, k, q, g, reversed(to, M), x.gain, V);
+    write_read(M, s.D, s.Ep, k, q, g, reversed(to, M), x.gain, V, &ahead);
     put(h.dv, t, M, s.E, to, h.real);
 }
 

@@ -4,18 +4,41 @@
 #include "bidirectional.h"
 #include "exponential.h"
 
-// Weights b of a strip's keys relative to m, which is raised to the largest of them; f as of `raise`.
+// V vectors of columns of a strip's keys as they are, and the largest of each column.
+template <int V>
+PLAIN void scaled_keys(const ExpHead& h, int64_t t, int64_t M, int64_t c, float* b, int64_t ld, float* tops) {
+    vec top[V];
+    for (int j = 0; j < V; j++) top[j] = vec{} + NEVER;
+    for (int64_t i = 0; i < M; i++) {
+        const float by = h.scale(h.beta, t + i);
+        for (int j = 0; j < V; j++) {
+            const vec x = h.key(t + i, c + j * W, by);
+            store(b + i * ld + j * W, x), top[j] = most(top[j], x);
+        }
+    }
+    for (int j = 0; j < V; j++) store(tops + j * W, top[j]);
+}
+
+// Those as weights relative to m, and their sums.
+template <int V>
+PLAIN void weigh_keys(int64_t M, const float* m, float* b, int64_t ld, float* sums) {
+    vec peak[V], sum[V];
+    for (int j = 0; j < V; j++) peak[j] = load(m + j * W), sum[j] = vec{};
+    for (int64_t i = 0; i < M; i++)
+        for (int j = 0; j < V; j++) {
+            const vec x = weight(load(b + i * ld + j * W) - peak[j]);
+            store(b + i * ld + j * W, x), sum[j] += x;
+        }
+    for (int j = 0; j < V; j++) store(sums + j * W, sum[j]);
+}
+
+// Weights b of a strip's keys relative to m, which is raised to the largest of them, and in x.q their sums; f as of
+// `raise`.
 static inline bool raise_keys(const ExpHead& h, int64_t t, int64_t M, float* m, Strip& x, Weights& w) {
     const Shape& s = h.s;
-    std::fill(x.q, x.q + s.Dp, NEVER);
-    for (int64_t i = 0; i < M; i++) {
-        h.key_exponents(t + i, w.b + i * w.ld);
-        for (int64_t c = 0; c < s.Dp; c += W) store(x.q + c, most(load(x.q + c), load(w.b + i * w.ld + c)));
-    }
+    EACH_PANEL(WIDE, s.Dp, scaled_keys<V>(h, t, M, j, w.b + j, w.ld, x.q + j))
     const bool raised = raise(x.q, s.Dp, m, x.k, w.f);
-    for (int64_t i = 0; i < M; i++)
-        for (int64_t c = 0; c < s.Dp; c += W)
-            store(w.b + i * w.ld + c, weight(load(w.b + i * w.ld + c) - load(m + c)));
+    EACH_PANEL(WIDE, s.Dp, weigh_keys<V>(M, m + j, w.b + j, w.ld, x.q + j))
     return raised;
 }
 
@@ -26,15 +49,27 @@ static void exp_write_keys(const ExpHead& h, int64_t t, int64_t M, float* S, flo
         shrink_rows(S, s.D, s.Ep, w.f);
         for (int64_t c = 0; c < s.Dp; c++) z[c] *= w.f[c];
     }
-    write(M, s.D, s.Ep, {w.b, w.ld}, h.values(t, M, true, 0, x), S);
-    for (int64_t i = 0; i < M; i++) add(z, w.b + i * w.ld, s.Dp);
+    add(z, x.q, s.Dp);
+    Ahead ahead = ahead_of(t + STRIP, 2, s.widest(), {h.k, h.v});
+    write(M, s.D, s.Ep, {w.b, w.ld}, h.values(t, M, true, 0, x), S, &ahead);
+}
+
+// The weights of a strip's queries in w.a, and in x.gain what is left of 1 when divided by their sum with z.
+static inline void weigh_queries(
+    const ExpHead& h, int64_t t, int64_t M, const float* m, const float* z, float none, Strip& x, Weights& w) {
+    for (int64_t i = 0; i < M; i++) {
+        float highest;
+        const float y = h.weigh(t + i, m, z, w.a + i * w.ld, highest);
+        x.gain[i] = y == 0 ? none : 1 / y;
+    }
 }
 
 static void exp_read_keys(const ExpHead& h, int64_t t, int64_t M, float* S, const float* m, Strip& x, Weights& w) {
     const Shape& s = h.s;
-    for (int64_t i = 0; i < M; i++) x.gain[i] = h.look(t + i, m, S + s.D * s.Ep, w.a + i * w.ld);
+    weigh_queries(h, t, M, m, S + s.D * s.Ep, 1, x, w);
     const Out o = room(h.o, t, s.E, x.o);
-    read(M, s.D, s.Ep, {w.a, w.ld}, S, o, x.gain);
+    Ahead ahead = ahead_of(t + STRIP, 4, s.widest(), {h.q, h.o});
+    read(M, s.D, s.Ep, {w.a, w.ld}, S, o, x.gain, &ahead);
     put(h.o, t, M, s.E, o, nullptr);
 }
 
@@ -47,11 +82,12 @@ static void exp_write_T(const ExpHead& h, int64_t t, int64_t M, float* T, float*
 static void exp_read_T(
     const ExpHead& h, int64_t t, int64_t M, const float* T, const float* m, float* U, Strip& x, Weights& w) {
     const Shape& s = h.s;
-    const Rows g = h.gradients(t, M, x);
-    for (int64_t i = 0; i < M; i++) h.query_weights(t + i, m, w.a + i * w.ld);
-    read(M, s.K, s.Dp, g, T, {x.o, s.Dp}, w.ones);
+    weigh_queries(h, t, M, m, T + s.E * s.Dp, 0, x, w);  // the last row of T is z
+    const Rows g = h.gradients(t, M, x.gain, x);
+    Ahead ahead = ahead_of(t + STRIP, 2, s.widest(), {h.q, h.g, h.o, h.dq});
+    read(M, s.K, s.Dp, g, T, {x.o, s.Dp}, w.ones, &ahead);
     h.put_weighted(h.dq, t, M, x.o, w, h.alpha);
-    write(M, s.K, s.Dp, g, {w.a, w.ld}, U);
+    write(M, s.K, s.Dp, g, {w.a, w.ld}, U, &ahead);
 }
 
 // dk and dv from U and, turned, V; `less` is -m.
@@ -59,10 +95,11 @@ static void exp_read_U(
     const ExpHead& h, int64_t t, int64_t M, const float* U, const float* V, const float* less, Strip& x, Weights& w) {
     const Shape& s = h.s;
     for (int64_t i = 0; i < M; i++) h.key_weights(t + i, less, w.a + i * w.ld);
-    read(M, s.K, s.Dp, h.values(t, M, false, 1, x), U, {x.o, s.Dp}, w.ones);
+    Ahead ahead = ahead_of(t + STRIP, 2, s.widest(), {h.k, h.v, h.dk, h.dv});
+    read(M, s.K, s.Dp, h.values(t, M, false, 1, x), U, {x.o, s.Dp}, w.ones, &ahead);
     h.put_weighted(h.dk, t, M, x.o, w, h.beta);
     const Out dv = room(h.dv, t, s.E, x.y);
-    read(M, s.D, s.Ep, {w.a, w.ld}, V, dv, w.ones);
+    read(M, s.D, s.Ep, {w.a, w.ld}, V, dv, w.ones, &ahead);
     put(h.dv, t, M, s.E, dv, h.real);
 }
 

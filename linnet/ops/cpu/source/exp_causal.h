@@ -33,7 +33,7 @@ static void exp_causal_dq(
     const ExpHead& h, int64_t t, int64_t M, bool fresh, float* T, float* m, Strip& x, Weights& w) {
     const Shape& s = h.s;
     if (fresh) std::fill(T, T + s.backward(), 0.0f), std::fill(m, m + s.Dp, FLOOR);
-    const Rows g = h.gradients(t, M, x), v = h.values(t, M, false, 1, x), b = {w.b, w.ld};
+    const Rows g = h.gradients(t, M, w.ones, x), v = h.values(t, M, false, 1, x), b = {w.b, w.ld};
     const Out y = {x.o, s.Dp};
     int64_t done = 0;
     const auto flush = [&](int64_t i) {
@@ -56,7 +56,7 @@ static void exp_causal_dkv(
         std::fill(U, U + s.backward(), 0.0f), std::fill(V, V + s.D * s.Ep, 0.0f);
         std::fill(peak, peak + s.Dp, FLOOR);
     }
-    const Rows g = h.gradients(t, M, x), v = h.values(t, M, false, 1, x), a = {w.a, w.ld}, b = {w.b, w.ld};
+    const Rows g = h.gradients(t, M, w.ones, x), v = h.values(t, M, false, 1, x), a = {w.a, w.ld}, b = {w.b, w.ld};
     const Out dk = {x.o, s.Dp}, dv = room(h.dv, t, s.E, x.y);
     int64_t done = M;  // tokens done .. M are
     const auto flush = [&](int64_t i) {

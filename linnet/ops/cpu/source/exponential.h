@@ -90,26 +90,33 @@ struct ExpHead : Head {
 
     float scale(const float* x, int64_t t) const { return !x ? 1.0f : e.scales ? x[0] : x[t]; }
     vec query(int64_t t, int64_t c) const { return part(q.p + t * q.ld, c, s.D) * scale(alpha, t); }
-    vec key(int64_t t, int64_t c) const {
-        return real && !real[t] ? vec{} + NEVER : part(k.p + t * k.ld, c, s.D) * scale(beta, t);
+    vec key(int64_t t, int64_t c) const { return key(t, c, scale(beta, t)); }
+    vec key(int64_t t, int64_t c, float by) const {
+        return real && !real[t] ? vec{} + NEVER : part(k.p + t * k.ld, c, s.D) * by;
     }
     void key_exponents(int64_t t, float* x) const {
         for (int64_t c = 0; c < s.Dp; c += W) store(x + c, key(t, c));
     }
 
-    // Query t against keys whose largest are m: its weights a, r, ln den, and what its result is divided by.
-    float look(int64_t t, const float* m, const float* z, float* a) const {
+    // Query t against keys whose largest are m: its weights a relative to the largest exponent, which is `highest`, and
+    // what they come to with z.
+    float weigh(int64_t t, const float* m, const float* z, float* a, float& highest) const {
+        const float by = scale(alpha, t), *row = q.p + t * q.ld;
         vec top = vec{} + FLOOR, sum = vec{};
         for (int64_t c = 0; c < s.Dp; c += W) {
-            const vec x = query(t, c) + load(m + c);
+            const vec x = part(row, c, s.D) * by + load(m + c);
             store(a + c, x), top = most(top, x);
         }
-        r[t] = largest(top);
+        const float most_of_all = highest = largest(top);
         for (int64_t c = 0; c < s.Dp; c += W) {
-            const vec x = weight(load(a + c) - r[t]);
+            const vec x = weight(load(a + c) - most_of_all);
             store(a + c, x), sum += x * load(z + c);
         }
-        const float y = total(sum);
+        return total(sum);
+    }
+    // The same, with r and ln den kept; gives what the result is multiplied by.
+    float look(int64_t t, const float* m, const float* z, float* a) const {
+        const float y = weigh(t, m, z, a, r[t]);
         den[t] = y == 0 ? std::numeric_limits<float>::infinity() : std::log(y);
         return y == 0 ? 1 : 1 / y;
     }
@@ -126,15 +133,19 @@ struct ExpHead : Head {
         }
     }
     void key_weights(int64_t t, const float* peak, float* a) const {
+        const float by = scale(beta, t);
         for (int64_t c = 0; c < s.Dp; c += W)
-            store(a + c, weight(least(key(t, c) + load(peak + c), vec{} + 80.0f)));
+            store(a + c, weight(least(key(t, c, by) + load(peak + c), vec{} + 80.0f)));
     }
-    // (g, -h).
-    Rows gradients(int64_t t, int64_t M, Strip& x) const {
+    // (g, -h), each times its gain.
+    Rows gradients(int64_t t, int64_t M, const float* gain, Strip& x) const {
         const int64_t ld = padded(s.E + 1);
         for (int64_t i = 0; i < M; i++) {
+            const float *from = g.p + (t + i) * g.ld, by = gain[i];
             float* to = x.g + i * ld;
-            std::memcpy(to, g.p + (t + i) * g.ld, s.E * 4);
+            int64_t e = 0;
+            for (; e + W <= s.E; e += W) store(to + e, load(from + e) * by);
+            for (; e < s.E; e++) to[e] = from[e] * by;
             std::fill(to + s.E, to + ld, 0.0f);
             to[s.E] = -dot(to, o.p + (t + i) * o.ld, s.E);
         }
@@ -143,8 +154,11 @@ struct ExpHead : Head {
     // Results relative to a strip's weights, to their place.
     void put_weighted(const Row& to, int64_t t, int64_t M, const float* y, const Weights& w, const float* scales) const {
         for (int64_t i = 0; i < M; i++) {
-            const float x = scale(scales, t + i);
-            for (int64_t c = 0; c < s.D; c++) to.p[(t + i) * to.ld + c] = y[i * s.Dp + c] * w.a[i * w.ld + c] * x;
+            const float by = scale(scales, t + i), *from = y + i * s.Dp, *a = w.a + i * w.ld;
+            float* there = to.p + (t + i) * to.ld;
+            int64_t c = 0;
+            for (; c + W <= s.D; c += W) store(there + c, load(from + c) * load(a + c) * by);
+            for (; c < s.D; c++) there[c] = from[c] * a[c] * by;
         }
     }
 };

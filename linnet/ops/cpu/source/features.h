@@ -20,8 +20,11 @@ static inline void padded_copy(const float* x, int64_t n, float* y) {
 }
 
 static inline void elu_features(const float* x, int64_t D, bool plus_one, float* y) {
-    padded_copy(x, D, y);
-    for (int64_t d = 0; d < D; d += W) store(y + d, elu(load(y + d), plus_one));
+    int64_t d = 0;
+    for (; d + W <= D; d += W) store(y + d, elu(load(x + d), plus_one));
+    if (d == D) return;
+    padded_copy(x + d, D - d, y + d);
+    store(y + d, elu(load(y + d), plus_one));
     std::fill(y + D, y + padded(D), 0.0f);
 }
 

@@ -28,6 +28,7 @@ struct Shape {  // sizes of states
     int64_t D, E, Dp, Ep, K;
     explicit Shape(const Linear& p)
         : D(p.D), E(p.E), Dp(padded(p.D)), Ep(padded(p.E)), K(p.E + p.normalize) {}
+    int64_t widest() const { return std::max(D, E); }
     int64_t forward() const { return D * Ep + Dp; }  // S and z
     int64_t backward() const { return K * Dp; }
 };

@@ -1,13 +1,37 @@
-// Sums and sums of squares of each token's entries, in double precision: what the deviations of lln are made of.
+// Sums and sums of squares of each token's entries, or of all tokens', in double precision: what the deviations of lln
+// are made of.
 #pragma once
 
 #include "rows.h"
 
 struct Moments {
-    int64_t B, H, N, D, threads;
+    int64_t B, H, N, D, threads, whole;
     const uint8_t* real;   // (B, N), or null; a masked token gives 0
     View x;
-    double *sum, *square;  // (B, H, N)
+    double *sum, *square;  // (B, H, N), or with `whole` (B, H)
+};
+
+typedef double wide_vec __attribute__((vector_size(W * 4)));
+typedef float half_vec __attribute__((vector_size(W * 2), aligned(4), may_alias));
+
+// Sums of many rows, which stay apart in lanes until the end.
+struct Sums {
+    wide_vec sum[2] = {}, square[2] = {};
+    double rest[2] = {};
+    void add(const float* x, int64_t D) {
+        int64_t d = 0;
+        for (; d + W <= D; d += W)
+            for (int j = 0; j < 2; j++) {
+                const half_vec half = *reinterpret_cast<const half_vec*>(x + d + j * W / 2);
+                const wide_vec y = __builtin_convertvector(half, wide_vec);
+                sum[j] += y, square[j] += y * y;
+            }
+        for (; d < D; d++) rest[0] += x[d], rest[1] += double(x[d]) * x[d];
+    }
+    void store(double* total, double* squares) const {
+        *total = rest[0], *squares = rest[1];
+        for (int i = 0; i < W / 2; i++) *total += sum[0][i] + sum[1][i], *squares += square[0][i] + square[1][i];
+    }
 };
 
 extern "C" void linnet_moments(const Moments* problem) {
@@ -15,10 +39,15 @@ extern "C" void linnet_moments(const Moments* problem) {
 #pragma omp parallel for num_threads(p.threads)
     for (int64_t i = 0; i < p.B * p.H; i++) {
         const Row x = row(p.x, i / p.H, i % p.H);
-        for (int64_t t = 0; t < p.N; t++) {
+        const uint8_t* real = p.real ? p.real + i / p.H * p.N : nullptr;
+        Sums sums;
+        for (int64_t t = 0; p.whole && t < p.N; t++)
+            if (!real || real[t]) sums.add(x.p + t * x.ld, p.D);
+        if (p.whole) sums.store(p.sum + i, p.square + i);
+        for (int64_t t = 0; !p.whole && t < p.N; t++) {
             double sum = 0, square = 0;
             const float* y = x.p + t * x.ld;
-            if (!p.real || p.real[i / p.H * p.N + t]) {
+            if (!real || real[t]) {
 #pragma omp simd reduction(+ : sum, square)
                 for (int64_t d = 0; d < p.D; d++) sum += y[d], square += double(y[d]) * y[d];
             }

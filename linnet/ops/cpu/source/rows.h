@@ -3,6 +3,8 @@
 
 #include "sweep.h"
 
+#include <initializer_list>
+
 struct View {  // a tensor (B, H, N, width) by its strides; the last is 1
     float* data;
     int64_t b, h, n;
@@ -55,6 +57,13 @@ static inline void put(const Row& x, int64_t t, int64_t M, int64_t width, Out o,
         else if (width % W)
             std::memcpy(to, o.p + i * o.ld, width * 4);
     }
+}
+
+// The rows from t on, of tensors as wide as the widest of them.
+static inline Ahead ahead_of(int64_t t, int64_t with_each_tile, int64_t width, std::initializer_list<Row> rows) {
+    Ahead ahead(with_each_tile);
+    for (const Row& x : rows) ahead.want(x.p + t * x.ld, x.ld, width);
+    return ahead;
 }
 
 static inline Rows reversed(Rows x, int64_t M) { return {x.p + (M - 1) * x.ld, -x.ld}; }

@@ -10,9 +10,9 @@
 #include "vector.h"
 
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int TOKENS = 4, WIDE = 4;  // 32 registers
+constexpr int TOKENS = 4, MANY = 8, WIDE = 4;  // 32 registers
 #else
-constexpr int TOKENS = 2, WIDE = 2;  // 16
+constexpr int TOKENS = 2, MANY = 4, WIDE = 2;  // 16
 #endif
 constexpr int STRIP = 32;  // tokens that pass over one panel of columns before the next panel's turn
 
@@ -28,6 +28,36 @@ struct Out {
 
 static inline Rows from(Rows x, int64_t i) { return {x.p + i * x.ld, x.ld}; }
 static inline Out from(Out x, int64_t i) { return {x.p + i * x.ld, x.ld}; }
+
+// The rows of the next strip, of each tensor that it reads or writes: brought near while this strip is worked on, some
+// with every tile, for all at once would stand in the way. A processor by itself does not guess them, and where tensors
+// do not fit the cache a third of the time was spent waiting. There need be no such rows.
+class Ahead {
+  public:
+    explicit Ahead(int64_t with_each_tile) : step_(with_each_tile) {}
+    void want(const float* first, int64_t ld, int64_t width) { wanted_[n_++] = {first, ld, width}; }
+    void some() {
+        if (done_ >= STRIP) return;
+        for (int i = 0; i < n_; i++)
+            for (int64_t t = done_; t < done_ + step_; t++)
+                for (int64_t c = 0; c < wanted_[i].width; c += 16)  // 16 numbers are a line of the cache
+                    __builtin_prefetch(wanted_[i].p + t * wanted_[i].ld + c, 0, 2);
+        done_ += step_;
+    }
+
+  private:
+    struct Wanted {
+        const float* p;
+        int64_t ld, width;
+    };
+    Wanted wanted_[8];
+    int n_ = 0;
+    int64_t done_ = 0, step_;
+};
+
+static inline void bring_some(Ahead* ahead) {
+    if (ahead) ahead->some();
+}
 
 // T tokens, V vectors of columns: each writes, then reads.
 template <int T, int V>
@@ -78,29 +108,41 @@ SMALL void write_tile(int64_t M, Rows b, Rows w, float* S, int64_t ldS) {
 
 // One panel of V vectors of columns.
 template <int V>
-PLAIN void write_read_panel(int64_t M, int64_t K, Rows a, Rows b, Rows w, Out o, const float* gain, float* S, int64_t ldS) {
+PLAIN void write_read_panel(
+    int64_t M, int64_t K, Rows a, Rows b, Rows w, Out o, const float* gain, float* S, int64_t ldS, Ahead* ahead) {
     int64_t t = 0;
-    for (; t + TOKENS <= M; t += TOKENS) tile<TOKENS, V>(K, from(a, t), from(b, t), from(w, t), from(o, t), gain + t, S, ldS);
+    for (; t + TOKENS <= M; t += TOKENS) {
+        bring_some(ahead);
+        tile<TOKENS, V>(K, from(a, t), from(b, t), from(w, t), from(o, t), gain + t, S, ldS);
+    }
     for (; t < M; t++) tile<1, V>(K, from(a, t), from(b, t), from(w, t), from(o, t), gain + t, S, ldS);
 }
 
-// As many tokens, or rows of S, as keep the processor busy with V vectors each.
 template <int V>
-constexpr int together = V * TOKENS <= 8 ? 2 * TOKENS : TOKENS;
-
-template <int V>
-PLAIN void read_panel(int64_t M, int64_t K, Rows a, const float* S, int64_t ldS, Out o, const float* gain) {
-    constexpr int T = together<V>;
+PLAIN void read_panel(
+    int64_t M, int64_t K, Rows a, const float* S, int64_t ldS, Out o, const float* gain, Ahead* ahead = nullptr) {
     int64_t t = 0;
-    for (; t + T <= M; t += T) read_tile<T, V>(K, from(a, t), S, ldS, from(o, t), gain + t);
+    for (; t + MANY <= M; t += MANY) {
+        bring_some(ahead);
+        read_tile<MANY, V>(K, from(a, t), S, ldS, from(o, t), gain + t);
+    }
+    for (; t + TOKENS <= M; t += TOKENS) read_tile<TOKENS, V>(K, from(a, t), S, ldS, from(o, t), gain + t);
     for (; t < M; t++) read_tile<1, V>(K, from(a, t), S, ldS, from(o, t), gain + t);
 }
 
 template <int V>
-PLAIN void write_panel(int64_t M, int64_t K, Rows b, Rows w, float* S, int64_t ldS) {
-    constexpr int R = together<V>;
+PLAIN void write_panel(int64_t M, int64_t K, Rows b, Rows w, float* S, int64_t ldS, Ahead* ahead) {
     int64_t d = 0;
-    for (; d + R <= K; d += R) write_tile<R, V>(M, {b.p + d, b.ld}, w, S + d * ldS, ldS);
+    // A last row alone would wait for itself: it goes with those before it.
+    for (; d + MANY <= K && d + MANY + 1 != K; d += MANY) {
+        bring_some(ahead);
+        write_tile<MANY, V>(M, {b.p + d, b.ld}, w, S + d * ldS, ldS);
+    }
+    if (d + MANY + 1 == K) {
+        write_tile<MANY + 1, V>(M, {b.p + d, b.ld}, w, S + d * ldS, ldS);
+        return;
+    }
+    for (; d + TOKENS <= K; d += TOKENS) write_tile<TOKENS, V>(M, {b.p + d, b.ld}, w, S + d * ldS, ldS);
     for (; d < K; d++) write_tile<1, V>(M, {b.p + d, b.ld}, w, S + d * ldS, ldS);
 }
 
@@ -116,18 +158,23 @@ PLAIN void write_panel(int64_t M, int64_t K, Rows b, Rows w, float* S, int64_t l
         }                                                                 \
     }
 
-// M tokens over S (K x columns, a multiple of W): both, or writing or reading only.
+// M tokens over S (K x columns, a multiple of W): both, or writing or reading only. A token alone has no others to
+// share its loads with: then more columns at once keep the processor busy. Else many rows and two vectors of columns
+// do, since a number that goes to all lanes is cheaper to load than a vector.
+static inline int wide(int64_t rows) { return rows < TOKENS ? WIDE : 2; }
+
 static inline void write_read(
-    int64_t M, int64_t K, int64_t columns, Rows a, Rows b, Rows w, Out o, const float* gain, float* S) {
-    // A token alone has no others to share its loads with: then more columns at once keep the processor busy.
-    const int wide = M < TOKENS ? WIDE : 2;
-    EACH_PANEL(wide, columns, write_read_panel<V>(M, K, a, b, {w.p + j, w.ld}, {o.p + j, o.ld}, gain, S + j, columns))
+    int64_t M, int64_t K, int64_t columns, Rows a, Rows b, Rows w, Out o, const float* gain, float* S,
+    Ahead* ahead = nullptr) {
+    EACH_PANEL(wide(M), columns,
+               write_read_panel<V>(M, K, a, b, {w.p + j, w.ld}, {o.p + j, o.ld}, gain, S + j, columns, ahead))
 }
 
-static inline void write(int64_t M, int64_t K, int64_t columns, Rows b, Rows w, float* S) {
-    EACH_PANEL(2, columns, write_panel<V>(M, K, b, {w.p + j, w.ld}, S + j, columns))
+static inline void write(int64_t M, int64_t K, int64_t columns, Rows b, Rows w, float* S, Ahead* ahead = nullptr) {
+    EACH_PANEL(wide(K), columns, write_panel<V>(M, K, b, {w.p + j, w.ld}, S + j, columns, ahead))
 }
 
-static inline void read(int64_t M, int64_t K, int64_t columns, Rows a, const float* S, Out o, const float* gain) {
-    EACH_PANEL(2, columns, read_panel<V>(M, K, a, S + j, columns, {o.p + j, o.ld}, gain))
+static inline void read(
+    int64_t M, int64_t K, int64_t columns, Rows a, const float* S, Out o, const float* gain, Ahead* ahead = nullptr) {
+    EACH_PANEL(wide(M), columns, read_panel<V>(M, K, a, S + j, columns, {o.p + j, o.ld}, gain, ahead))
 }

@@ -32,16 +32,15 @@ SMALL vec least(vec a, vec b) { return b < a ? b : a; }
 
 // e^x = 2^n e^r with n whole and |r| <= ln(2)/2, as 2^n + 2^n (e^r - 1): `rest` is e^r - 1. x is at least -87.
 SMALL vec power(vec x, vec& rest) {
-    const float magic = 12582912.0f;  // 1.5 * 2^23: a sum with it is rounded to a whole number
-    const vec n = (x * 1.44269504089f + magic) - magic;
+    const float magic = 12582912.0f;  // 1.5 * 2^23: a sum with it is rounded to a whole number, its lowest bits
+    const vec whole = x * 1.44269504089f + magic, n = whole - magic;
     const vec r = (x - n * 0.693359375f) + n * 2.12194440055e-4f;  // ln 2 in two parts, n times the first is exact
-    vec p = r * (1 / 5040.0f) + 1 / 720.0f;
-    p = p * r + 1 / 120.0f;
-    p = p * r + 1 / 24.0f;
-    p = p * r + 1 / 6.0f;
-    p = p * r + 0.5f;
-    rest = p * r * r + r;
-    return reinterpret_cast<vec>((__builtin_convertvector(n, ivec) + 127) << 23);
+    vec p = r * 1.3814598e-3f + 8.3687166e-3f;  // (e^r - 1 - r) / r^2, off by 4e-9 of e^r at most
+    p = p * r + 0.041668389f;
+    p = p * r + 0.16666521f;
+    p = p * r + 0.49999994f;
+    rest = p * (r * r) + r;
+    return reinterpret_cast<vec>((reinterpret_cast<ivec>(whole) << 23) + (127 << 23));
 }
 
 // e^x for x <= 88; 0 below e^-87, where numbers would be denormal and slow. NaN stays NaN.
