@@ -42,10 +42,11 @@ class DistanceBias(nn.Module):
 
     def forward(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
         """(n,) biases of (n,) whole distances."""
-        a = self.a.to(dtype).expand(1, 1, len(distance), -1)
+        # In float64, so that a distance has one bias whatever the length of the row: scores are squared later.
+        a = self.a.double().expand(1, 1, len(distance), -1)
         turned = rotate(a, rotary_angles(len(self.a), a.device), distance)[0, 0]  # (n, D)
-        entry = self.table.to(dtype)[(distance + self.reach - 1).clamp(0, 2 * self.reach - 2)]
-        return torch.where(distance.abs() < self.reach, entry, 0) + turned @ self.b.to(dtype)  # M25
+        entry = self.table.double()[(distance + self.reach - 1).clamp(0, 2 * self.reach - 2)]
+        return (torch.where(distance.abs() < self.reach, entry, 0) + turned @ self.b.double()).to(dtype)  # M25
 
     def matrix(self, N: int, dtype: torch.dtype, start: int = 0, stop: int | None = None) -> Tensor:
         """(N, N), or rows of it: the bias of distance t - s in row t and column s."""

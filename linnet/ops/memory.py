@@ -9,7 +9,12 @@ Maybe = Tensor | None
 def rows(x: Tensor) -> Tensor:
     """x with adjacent numbers in its last axis, which is all that the kernels ask."""
     x = x.resolve_neg()
-    return x if x.stride(-1) == 1 else x.contiguous()
+    if x.stride(-1) == 1:
+        return x
+    once = x
+    for axis in range(x.dim() - 1):  # what only repeats, as the gradient of a sum does, is copied once
+        once = once.narrow(axis, 0, 1) if x.stride(axis) == 0 and x.shape[axis] > 1 else once
+    return once.contiguous().expand(x.shape)
 
 
 def empty_rows(x: Tensor) -> Tensor:
