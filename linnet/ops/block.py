@@ -83,7 +83,7 @@ def attend_dropped(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, r
     from linnet.ops.cpu.block import block as kernel
 
     ids, rela = kernel_ids(where, block, q.shape[0]), rule.kind == "rela"
-    o: Tensor = kernel(q, k, v, where.real, ids, new_seed(), block, rela, rule.causal, rule.scale, rule.dropout)
+    o: Tensor = kernel(q, k, v, where.real, ids, new_seed(q.device), block, rela, rule.causal, rule.scale, rule.dropout)
     return o
 
 

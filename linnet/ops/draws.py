@@ -9,9 +9,9 @@ from torch import Tensor
 BITS = 32
 
 
-def new_seed() -> Tensor:
-    """A seed drawn from torch's generator, for a buffer that is saved with the weights."""
-    return torch.randint(2**31, ())
+def new_seed(device: torch.device | None = None) -> Tensor:
+    """A seed drawn from torch's generator, for a buffer that is saved with the weights, or for one pass."""
+    return torch.randint(2**31, (), device=device)
 
 
 def draw(seed: Tensor, *coordinates: Tensor) -> Tensor:

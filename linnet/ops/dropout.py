@@ -9,9 +9,9 @@ from linnet.ops.draws import new_seed
 
 def dropout(x: Tensor, p: float) -> Tensor:
     """x with each number 0 with probability p, else divided by 1 - p."""
-    if p and x.numel() and serves("dropout", x):
+    if 0 < p < 1 and x.numel() and serves("dropout", x):
         from linnet.ops.cpu.dropout import dropout as kernel
 
-        y: Tensor = kernel(x, new_seed(), p)
+        y: Tensor = kernel(x, new_seed(x.device), p)
         return y
     return F.dropout(x, p)  # M50

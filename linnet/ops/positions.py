@@ -19,10 +19,11 @@ def rotary_angles(D: int, device: torch.device | None = None) -> Tensor:
 
 def turns_of(theta: Tensor, position: Tensor) -> Tensor:
     """Cosines and sines of t theta in float64 for `position` t (N,) or (B,N): (N, D/2, 2) or (B, N, D/2, 2)."""
-    if position.numel() and position.device.type == "cpu" and is_plain(theta, position):
+    whole = position.dtype is torch.int64 and position.device.type == "cpu"
+    if whole and position.numel() and is_plain(theta, position):
         first, last = (int(x) for x in position.aminmax())
         if last - first + 1 < position.numel():  # rows and blocks stand at the same places: each is computed once
-            return turns_of(theta, torch.arange(first, last + 1))[position - first]
+            return turns_of(theta, torch.arange(first, last + 1, device=position.device))[position - first]
     # In float32 the angle of token 65,536 would be off by 0.004 radians.
     angle = position[..., None].double() * theta.double()
     return torch.stack((angle.cos(), angle.sin()), dim=-1)

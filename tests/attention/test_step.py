@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from linnet import create_attention, create_mixer
 from linnet.errors import InputError
@@ -65,6 +66,7 @@ def test_it_does_not_serve_what_it_cannot(name: str) -> None:
         assert core.quick_step(q, k, torch.nn.Parameter(v), state) is None
         assert core.quick_step(q.to("meta"), k, v, state) is None
         assert core.quick_step(q.to_sparse(), k, v, state) is None
+        assert core.quick_step(torch._efficientzerotensor(q.shape), k, v, state) is None
         assert core.quick_step(q, k, v, (*state, q)) is None
         assert core.quick_step(q, k, v, list(state)) is None
         assert core.quick_step(q, k, None, state) is None
@@ -77,6 +79,26 @@ def test_it_does_not_serve_what_it_cannot(name: str) -> None:
     q.requires_grad_()
     assert core.quick_step(q, k, v, state) is None
     assert core.step(q, k, v, state)[0].requires_grad
+
+
+@pytest.mark.parametrize("name", ["elu", "norm", "lln"])
+@torch.no_grad()
+def test_it_does_not_serve_those_who_follow_operations(name: str) -> None:
+    """Transforms, tracers and forward mode would not see what the kernel does."""
+    core = create_attention(name, heads=2, head_dim=16, causal=True)
+    q, k, v = (torch.randn(2, 2, 1, 16) for _ in range(3))
+    _, state = core.step(q, k, v, core.prefill(q, k, v)[1])
+
+    def refused(x: torch.Tensor) -> torch.Tensor:
+        assert core.quick_step(x, k, v, state) is None
+        return x + 1
+
+    assert core.quick_step(q, k, v, state) is not None
+    torch.func.functionalize(refused)(q)
+    torch.func.jvp(refused, (q,), (q,))
+    torch.jit.trace(refused, q, check_trace=False)
+    with forward_ad.dual_level():
+        refused(forward_ad.make_dual(q, q))
 
 
 @pytest.mark.parametrize("name", ["elu", "norm", "lln"])

@@ -68,6 +68,27 @@ def test_the_kernel_draws_what_the_definition_says() -> None:
             assert (y != 0).equal(kept)
 
 
+def test_all_may_be_dropped() -> None:
+    for dtype in (torch.float32, torch.float64):
+        assert not dropout(torch.ones(1000, dtype=dtype), 1.0).any()
+
+
+def test_negated_views() -> None:
+    x = torch.ones(100, requires_grad=True)
+    y = dropout(torch._neg_view(x), 0.5)
+    assert set(y.tolist()) == {0.0, -2.0}
+    assert torch.autograd.grad(y, x, torch._neg_view(torch.ones(100)))[0].equal(-y)
+
+
+def test_the_seed_is_drawn_where_the_numbers_are() -> None:
+    x = torch.ones(100)
+    torch.manual_seed(1)
+    expected = dropout(x, 0.5)
+    torch.manual_seed(1)
+    with torch.device("meta"):
+        assert dropout(x, 0.5).equal(expected)
+
+
 @needs_kernels
 def test_what_is_dropped_may_be_anything() -> None:
     x = torch.full((1000,), torch.inf)

@@ -9,7 +9,7 @@ import torch
 from linnet.errors import InputError
 from linnet.ops.backend import no_kernels
 from linnet.ops.cpu import rotate as on_cpu
-from linnet.ops.positions import learned, reflect, rotary_angles, rotate, sinusoidal
+from linnet.ops.positions import learned, reflect, rotary_angles, rotate, sinusoidal, turns_of
 
 
 def test_rotation_is_its_formula() -> None:
@@ -19,6 +19,16 @@ def test_rotation_is_its_formula() -> None:
     a, b = x[0, 0, 2, 2], x[0, 0, 2, 3]
     c, s = math.cos(2 * float(theta[1])), math.sin(2 * float(theta[1]))
     assert torch.allclose(y[0, 0, 2, 2:], torch.stack([a * c - b * s, b * c + a * s]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int16, torch.uint8, torch.float32])
+def test_places_that_repeat(dtype: torch.dtype) -> None:
+    """Of any type of number, and wherever torch puts new tensors."""
+    theta, position = rotary_angles(8), torch.tensor([[0, 1, 2, 2], [5, 3, 3, 3]])
+    angle = position[..., None].double() * theta.double()
+    with torch.device("meta"):
+        turns = turns_of(theta, position.to(dtype))
+    assert turns.equal(torch.stack((angle.cos(), angle.sin()), dim=-1))
 
 
 def test_scores_depend_on_the_distance_alone() -> None:

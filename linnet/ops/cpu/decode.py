@@ -11,6 +11,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from torch import Tensor, empty_like, get_num_threads, is_grad_enabled
+from torch._C import _are_functorch_transforms_active as transforms_active
+from torch._C import _get_tracing_state as tracing_state
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from linnet.ops.backend import WIDTHS
@@ -45,7 +48,10 @@ class Stepper:
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State, *angles: Maybe) -> tuple[Tensor, State] | None:
         """o (B,H,1,E) and the next state, or None; `angles` are those of the mechanism."""
-        if is_compiling() or type(state) is not tuple:
+        # Under a transform, a tracer or forward mode, tensors stand for others, or for more than their own numbers.
+        if is_compiling() or transforms_active() or tracing_state() is not None or forward_ad._current_level >= 0:
+            return None
+        if type(state) is not tuple:
             return None
         given: tuple[Any, ...] = (q, k, v, *state, *angles)
         if tuple(map(type, given)) != self.types or q.is_neg() or k.is_neg() or v.is_neg():  # DLPack has no word for it

@@ -13,7 +13,7 @@ from linnet.ops.operator import Operator
 
 def _forward(x: Tensor, seed: Tensor, p: float) -> Tensor:
     """x with each number multiplied by 0 or by 1 / (1 - p)."""
-    x = x.contiguous()
+    x = x.resolve_neg().contiguous()
     y = torch.empty_like(x)
     threads = torch.get_num_threads() if x.numel() > SMALL else 1
     (bits,) = struct.unpack("q", struct.pack("d", p))

@@ -33,7 +33,8 @@ struct Python {  // what is needed of it, by address: the kernels are compiled w
 // Tensor i of a tuple; false if it has no place in memory.
 static inline bool look(const Python& python, void* tuple, int64_t i, Tensor& x) {
     void* const tensor = python.item(tuple, i);
-    if (tensor && python.tensors->look(tensor, &x) == 0) return x.device == 1 && x.strides;  // 1: in the CPU's memory
+    if (tensor && python.tensors->look(tensor, &x) == 0)
+        return x.device == 1 && x.data && x.strides;  // 1: in the CPU's memory
     python.forget_error();
     return false;
 }
