@@ -146,6 +146,20 @@ def test_it_reads_angles_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None
     assert core.quick_step(q, k, v, state) is None
 
 
+@pytest.mark.parametrize("name", ["elu", "norm", "lln"])
+@torch.no_grad()
+def test_a_saved_core_holds_no_addresses(name: str) -> None:
+    """They are those of functions in one process."""
+    core = create_attention(name, heads=2, head_dim=16, causal=True)
+    q, k, v = (torch.randn(2, 2, 1, 16) for _ in range(3))
+    _, state = core.step(q, k, v, core.prefill(q, k, v)[1])
+    assert core.quick_step(q, k, v, state) is not None
+    assert core.stepper.packed
+    copied = copy.deepcopy(core)  # which takes what a file would
+    assert not copied.stepper.packed
+    assert torch.equal(copied.step(q, k, v, state)[0], core.step(q, k, v, state)[0])
+
+
 @torch.no_grad()
 def test_the_mixer_steps_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     mixer = create_mixer("norm", width=64, heads=4, causal=True)

@@ -46,6 +46,10 @@ class Stepper:
         self.types = (Tensor,) * (3 + len(how.state)) + how.angles
         self.packed: dict[int, bytes] = {}  # the kernel's `Step` for a number of threads
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is saved or sent to another process, where this one's addresses are of nothing."""
+        return self.__dict__ | {"packed": {}}
+
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State, *angles: Maybe) -> tuple[Tensor, State] | None:
         """o (B,H,1,E) and the next state, or None; `angles` are those of the mechanism."""
         # Under a transform, a tracer or forward mode, tensors stand for others, or for more than their own numbers.
