@@ -1,12 +1,43 @@
-"""Attention maps among the evidence: those that records hold, empty where nothing is seen."""
+"""Attention maps among the evidence: the committed ones are whole, on their page, and empty where nothing is seen."""
+
+import json
+from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from linnet.analysis.evidence import EVIDENCE
-from linnet.analysis.heatmaps import pack, save_maps
+from linnet.analysis.heatmaps import pack, save_maps, unpack
+from linnet.analysis.results import digest, maps_name, read_results, rendered
 
 NAME = "transnormer-figure2"
+FOLDER = Path(__file__).parents[2] / f"docs/results/{NAME}-cpu"
+PICTURE = f"{FOLDER.name}.png"
+
+
+def test_each_committed_system_has_its_maps():
+    records = read_results(FOLDER)
+    grid = EVIDENCE[NAME].maps(records)
+    assert [row for row, _ in grid] == ["first layer", "last layer"]
+    for _, maps in grid:
+        assert {title.partition(": ")[0] for title in maps} == {record["row"] for record in records}
+        for weights in maps.values():
+            assert weights.shape == (64, 64)
+            assert (np.isnan(weights) == (np.tri(64) == 0)).all()  # causal: no key of the future
+            assert np.nansum(weights, axis=1) == pytest.approx(1, abs=1e-3)
+    for record in records:
+        kept = [layer["map"] for layer in record["analysis"]["layers"] if "map" in layer]
+        assert len(json.dumps(kept)) < 60_000
+        assert all(np.triu(unpack(packed), 1).max() == 0 for packed in kept)
+
+
+def test_the_committed_maps_are_on_their_page():
+    records = read_results(FOLDER)
+    link = f"![attention maps: first layer and last layer]({maps_name(PICTURE)})"
+    assert link in rendered(records, PICTURE)
+    assert link in FOLDER.with_suffix(".md").read_text()
+    assert Image.open(FOLDER.with_name(maps_name(PICTURE))).text["linnet-results"] == digest(records)
 
 
 def test_records_without_maps_have_none():
