@@ -136,10 +136,12 @@ def save_drawings(analysis: Analysis, folder: Path, kind: str = "png") -> list[P
         if figures:
             save_figures(figures, folder / f"{name}.{kind}")
             files.append(folder / f"{name}.{kind}")
-    grid = [(layer["name"], [unpack(m) for m in layer["maps"]]) for layer in analysis["layers"] if layer.get("maps")]
+    grid = [
+        (layer["name"], {f"head {head}": unpack(packed) for head, packed in enumerate(layer["maps"])})
+        for layer in analysis["layers"]
+        if layer.get("maps")
+    ]
     if grid:
-        size, length = len(grid[0][1][0]), analysis["length"]
-        pooled = f", pooled to {size}" if size < length else ""
-        save_maps(grid, folder / f"maps.{kind}", f"{length} tokens{pooled}")
+        save_maps(grid, folder / f"maps.{kind}", analysis["length"])
         files.append(folder / f"maps.{kind}")
     return files

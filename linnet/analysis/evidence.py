@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from linnet.analysis.analyze import by_head
 from linnet.analysis.drawings import BY_LAYER, KERNELS
 from linnet.analysis.figures import Figure, Series
+from linnet.analysis.heatmaps import Grid, unpack
 from linnet.analysis.instruments.gradient_deviation import deviation_of_records
 
 Record = dict[str, Any]
@@ -20,6 +23,7 @@ class Evidence(NamedTuple):
     what: str  # of the figure, for those who cannot see it
     table: Callable[[Sequence[Record]], str]
     figures: Callable[[Sequence[Record], str], list[Figure]]
+    maps: Callable[[Sequence[Record]], Grid] = lambda records: []
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -79,6 +83,19 @@ def _locality_figures(records: Sequence[Record], note: str) -> list[Figure]:
         series.append(Series(name, [i / 99 for i in range(100)], mean))
     title = "Locally accumulated attention"
     return [Figure(title, "share of the attention", "share of the sequence", series, note=note)]
+
+
+def _locality_maps(records: Sequence[Record]) -> Grid:
+    """The maps of the first and the last layer, of each system's first seed; NaN where a query cannot look."""
+    grid: list[tuple[str, dict[str, Any]]] = [("first layer", {}), ("last layer", {})]
+    for name, (run, *_) in _systems(records).items():
+        layers = run["analysis"]["layers"]
+        for (_, maps), layer in zip(grid, (layers[0], layers[-1]), strict=True):
+            if "map" in layer:
+                weights = unpack(layer["map"])
+                seen = np.tri(len(weights)) if run["analysis"]["causal"] else np.ones_like(weights)
+                maps[f"{name}: {layer['name'].split()[-1]}"] = np.where(seen, weights, np.nan)
+    return [(row, maps) for row, maps in grid if maps]
 
 
 def _deviations(records: Sequence[Record]) -> str:
@@ -211,7 +228,7 @@ def _kernel_figures(records: Sequence[Record], note: str) -> list[Figure]:
 
 
 EVIDENCE = {
-    "transnormer-figure2": Evidence("locally accumulated attention", _locality, _locality_figures),
+    "transnormer-figure2": Evidence("locally accumulated attention", _locality, _locality_figures, _locality_maps),
     "transnormer-table2": Evidence("norm of the gradient against steps", _deviations, _deviation_figures),
     "lln-training": Evidence("entropy, temperature and gap against steps", _training, _training_figures),
     "lln-distribution": Evidence("variance, law and entropy of ln A", _law, _law_figures),

@@ -22,6 +22,7 @@ LEVELS = 32767
 RANGE = 14.0  # natural logarithms
 SEQUENTIAL, DIVERGING = "cividis", "PuOr"  # both told apart by color-blind readers
 Map = NDArray[np.float64]
+Grid = Sequence[tuple[str, Mapping[str, Map]]]  # rows: a name and maps by title; NaN is left empty
 
 
 def pack(weights: Map) -> dict[str, Any]:
@@ -55,8 +56,10 @@ def shrink(packed: Mapping[str, Any], size: int) -> dict[str, Any]:
     return pack(np.add.reduceat(np.add.reduceat(weights, starts, axis=1), starts, axis=0) / counts)
 
 
-def save_maps(grid: Sequence[tuple[str, Sequence[Map]]], path: str | Path, note: str = "") -> None:
-    """Draw rows of maps, one row a layer with its name and one map a head, into a PNG, PDF or SVG file."""
+def save_maps(
+    grid: Grid, path: str | Path, length: int, note: str = "", metadata: Mapping[str, str] | None = None
+) -> None:
+    """Draw rows of maps of `length` tokens into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""
     check_target(path)
     try:
         import matplotlib
@@ -69,31 +72,39 @@ def save_maps(grid: Sequence[tuple[str, Sequence[Map]]], path: str | Path, note:
         canvas = Canvas(figsize=(1.9 * columns + 1.2, 1.9 * len(grid) + 0.6), layout="constrained", dpi=200)
         axes = canvas.subplots(len(grid), columns, squeeze=False)
         for signed in (False, True):  # a scale each, so that one signed layer does not fade the others
-            chosen = [i for i, (_, maps) in enumerate(grid) if any((m < 0).any() for m in maps) == signed]
-            colors = _colors([m for i in chosen for m in grid[i][1]], signed)
+            chosen = [i for i, (_, maps) in enumerate(grid) if any((m < 0).any() for m in maps.values()) == signed]
+            colors = _colors([m for i in chosen for m in grid[i][1].values()], signed)
             image = None
             for i in chosen:
-                image = _draw_row(axes[i], *grid[i], colors)
+                image = _draw_row(axes[i], *grid[i], length, colors)
             if image is not None:
-                bar = canvas.colorbar(image, ax=axes[chosen], shrink=0.6, aspect=30)
+                bar = canvas.colorbar(image, ax=axes[chosen], shrink=0.6, aspect=30, extend="both")
                 bar.set_label("weight" if signed else "log10 of the weight", fontsize=8)
-        canvas.supxlabel(f"key (columns), query (rows){'; ' if note else ''}{note}", fontsize=7, color="#555555")
+        canvas.suptitle("Attention maps", fontsize=10, fontweight="bold", x=0.01, ha="left")
+        size = max(len(m) for _, maps in grid for m in maps.values())
+        notes = [f"{length} tokens{f', pooled to {size}' if size < length else ''}", *filter(None, [note])]
+        canvas.supxlabel("; ".join(notes), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
         written = io.BytesIO()
-        canvas.savefig(written, format=kind[1:], metadata=dict(FORMATS[kind]))
+        about = (metadata or {}) if kind == ".png" else FORMATS[kind]
+        canvas.savefig(written, format=kind[1:], metadata=dict(about))
     write_atomic(path, written.getvalue())
 
 
-def _draw_row(panels: Any, name: str, maps: Sequence[Map], colors: Mapping[str, Any]) -> Any:
-    """The maps of one layer side by side; the last of the pictures."""
+def _draw_row(panels: Any, name: str, maps: Mapping[str, Map], length: int, colors: Mapping[str, Any]) -> Any:
+    """The maps of one row side by side; the last of the pictures."""
     image = None
-    for head, panel in enumerate(panels):
-        panel.set_xticks([])
-        panel.set_yticks([])
-        panel.set_visible(head < len(maps))
-        if head < len(maps):
-            image = panel.imshow(_shown(maps[head], colors), interpolation="nearest", **colors)
-            panel.set_title(f"head {head}", fontsize=7, color="#555555")
-    panels[0].set_ylabel(name, parse_math=False)
+    for panel in panels[len(maps) :]:
+        panel.set_visible(False)
+    for panel, (title, weights) in zip(panels, maps.items(), strict=False):
+        extent = (0, length, length, 0)
+        image = panel.imshow(_shown(weights, colors), interpolation="nearest", extent=extent, **colors)
+        panel.set_title(title, fontsize=8, parse_math=False)
+        panel.set_xlabel("key", fontsize=7, labelpad=-6)
+        panel.set_xticks([0, length])
+        panel.set_yticks([0, length], ["", ""])
+        panel.tick_params(labelsize=7, length=2)
+    panels[0].set_yticks([0, length], ["0", str(length)])
+    panels[0].set_ylabel(f"{name}\nquery", parse_math=False)
     return image
 
 

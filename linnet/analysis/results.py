@@ -10,6 +10,7 @@ from typing import Any
 from linnet.analysis import arena
 from linnet.analysis.evidence import EVIDENCE, Evidence
 from linnet.analysis.figures import Figure, Series, save_figures
+from linnet.analysis.heatmaps import save_maps
 from linnet.analysis.recall import recall_figures, recall_markdown
 from linnet.errors import InputError, LinnetError
 from linnet.storage import write_text
@@ -124,19 +125,35 @@ VIEWS = {
 }
 
 
-def render(folder: Path, title: str) -> tuple[Path, Path]:
-    """Write the table into `<folder>.md`, between its markers, and the curves into `<folder>.png`."""
+def render(folder: Path, title: str) -> tuple[Path, ...]:
+    """Write the table into `<folder>.md`, between its markers, and the curves into `<folder>.png`; the files.
+
+    Where the records hold attention maps, these are a third file, `<folder>-maps.png`.
+    """
     records = read_results(folder)
     page, picture = folder.with_suffix(".md"), folder.with_suffix(".png")
     text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     write_text(page, replace(text, rendered(records, picture.name)))
-    save_figures(view(records).figures(records, title), picture, {"linnet-results": digest(records)})
-    return page, picture
+    drawn_from = {"linnet-results": digest(records)}
+    save_figures(view(records).figures(records, title), picture, drawn_from)
+    grid = view(records).maps(records)
+    if not grid:
+        return page, picture
+    maps = picture.with_name(maps_name(picture.name))
+    save_maps(grid, maps, records[0]["analysis"]["length"], "absolute values, mean over heads", drawn_from)
+    return page, picture, maps
+
+
+def maps_name(picture: str) -> str:
+    """The file of the attention maps beside that of the curves."""
+    return f"{picture.removesuffix('.png')}-maps.png"
 
 
 def rendered(records: Sequence[Record], picture: str) -> str:
     """What stands between the markers of a page."""
-    return f"\n{to_markdown(records)}\n\n![{view(records).what}]({picture})\n"
+    rows = [row for row, _ in view(records).maps(records)]
+    maps = f"\n![attention maps: {' and '.join(rows)}]({maps_name(picture)})\n" if rows else ""
+    return f"\n{to_markdown(records)}\n\n![{view(records).what}]({picture})\n{maps}"
 
 
 def replace(text: str, block: str) -> str:

@@ -1,5 +1,6 @@
 """`linnet reproduce`: a table or figure of a paper, or a study of our own, by one command."""
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -135,15 +136,15 @@ def _tell(folder: Path, title: str, planned: int, signal: int, render: bool, jso
     from linnet.analysis.results import read_results, to_markdown
     from linnet.analysis.results import render as draw
 
-    done, page, picture = len(list(folder.glob("*.json"))), None, None
+    done, drawn = len(list(folder.glob("*.json"))), list[str]()
     if done or render:
         records = read_results(folder)
-        page, picture = draw(folder, title)
+        drawn = [str(path) for path in draw(folder, title)]
         if not json:
             print(to_markdown(records))
-            print(f"{page} and {picture}")
+            print(" and ".join(drawn))
     if json:
-        files = {"page": page and str(page), "figure": picture and str(picture)}
+        files = dict(itertools.zip_longest(("page", "figure", "maps"), drawn))
         print_json({"done": done, "planned": planned, "signal": signal, **files})
     else:
         print(f"{done} of {planned} runs are done" + ("" if done == planned else ": the same command goes on"))

@@ -26,6 +26,7 @@ class Study:
     rows: tuple[Row, ...]
     shared: str | None = None  # name of the folder of runs, where several studies read the same ones
     instruments: tuple[str, ...] = ()  # read when a run is done, and kept with it
+    maps: int = 0  # rows of the attention maps of the first and the last layer that are kept too; 0: none are
 
     def results(self, name: str) -> str:
         """The folder among those of the runs where the study `name` leaves its results."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from linnet.analysis.analyze import measure
+from linnet.analysis.heatmaps import pack
+from linnet.analysis.instruments.attention_map import pooled
 from linnet.analysis.instruments.base import of_model
 from linnet.config import RunConfig, load_recipe
 from linnet.errors import unknown
@@ -64,7 +66,7 @@ BLOCKS = 4  # of the validation split, for the instruments of a study
 CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
 
 
-def watched(title: str, rows: tuple[Row, ...], instruments: tuple[str, ...]) -> Study:
+def watched(title: str, rows: tuple[Row, ...], instruments: tuple[str, ...], maps: int = 0) -> Study:
     """A study of attention and gradients; several share their models, in folders of one name."""
     return Study(
         title=title,
@@ -74,6 +76,7 @@ def watched(title: str, rows: tuple[Row, ...], instruments: tuple[str, ...]) -> 
         rows=rows,
         shared="watched",
         instruments=instruments,
+        maps=maps,
     )
 
 
@@ -116,9 +119,10 @@ STUDIES = {
         rows=(Row("T2", "transnormer_t2"), Row("vanilla", "vanilla"), Row("1+elu", "elu")),
     ),
     "transnormer-figure2": watched(
-        "Attention dilution: locally accumulated scores, as in TransNormer's Figure 2",
+        "Attention dilution: locally accumulated scores and attention maps, as in TransNormer's Figure 2",
         (VANILLA, ELU, Row("T1", "transnormer_t1"), Row("T2", "transnormer_t2"), NORM),
         ("local_score", "entropy"),
+        maps=64,
     ),
     "transnormer-table2": watched(
         "Relative standard deviation of gradients, as in TransNormer's Table 2",
@@ -202,7 +206,7 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
     for key in ("path", "cache"):
         config["data"].pop(key, None)  # a path of one machine says nothing to another; the hashes below do
     which = "best" if config["task"].startswith("lra/") else "last"
-    instruments = find_study(name).instruments
+    study = find_study(name)
     return {
         "study": name,
         "scale": scale,
@@ -218,14 +222,17 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "checkpoint": which,
         "valid": evaluate_run(outcome.folder, "valid", screen, which),
         "test": evaluate_run(outcome.folder, "test", screen, which),
-        **({"analysis": readings(outcome.folder, instruments, metrics, screen)} if instruments else {}),
+        **({"analysis": readings(outcome.folder, study, metrics, screen)} if study.instruments else {}),
     }
 
 
-def readings(
-    folder: Path, instruments: tuple[str, ...], metrics: list[dict[str, Any]], screen: Screen
-) -> dict[str, Any]:
-    """What instruments say of the trained model on the validation split."""
+def readings(folder: Path, study: Study, metrics: list[dict[str, Any]], screen: Screen) -> dict[str, Any]:
+    """What instruments say of the trained model on the validation split, and its maps on the first block."""
     task, _ = prepare(run_config(folder), folder, screen)
     model, _ = load_run(folder, None, screen.warn)
-    return measure(of_model(model, validation_blocks(task, BLOCKS)), instruments, records=metrics)
+    views = of_model(model, validation_blocks(task, BLOCKS))
+    found = measure(views, study.instruments, records=metrics)
+    for i in (0, -1) if study.maps else ():
+        heads = pooled(views[i], study.maps, signed=False)[0]  # signs would cancel in the mean over heads
+        found["layers"][i]["map"] = pack(heads.mean(dim=0).numpy())
+    return found

@@ -38,6 +38,7 @@ def tiny(monkeypatch, tmp_path):
             rows,
             study.shared,
             study.instruments,
+            study.maps,
         )
         monkeypatch.setitem(STUDIES, name, small)
     return tmp_path
@@ -50,11 +51,12 @@ def test_studies_of_one_set_of_runs(tiny):
         records = read_results(results)
         assert len(records) == 2
         assert str(tiny) not in json.dumps(records)
-        page, picture = render(results, name)
+        page, picture, *maps = render(results, name)
         shown = page.read_text()
         assert rendered(records, picture.name) in shown
         assert "| vanilla |" in shown
-        assert digest(records).encode() in picture.read_bytes()
+        assert all(digest(records).encode() in drawn.read_bytes() for drawn in (picture, *maps))
+        assert [path.name for path in maps] == [f"results-{name}-maps.png"] * bool(STUDIES[name].maps)
     assert sorted(path.name for path in (tiny / "runs").iterdir()) == ["lln-seed0", "vanilla-seed0"]  # trained once
     law = (tiny / "results-lln-training.md").read_text()
     assert "spectral gap" in law

@@ -21,15 +21,15 @@ def attention_map(weights: Tensor, size: int = LARGEST) -> Tensor:
     return found.reshape(*weights.shape[:-2], *found.shape[2:])
 
 
-def pooled(view: View, size: int = LARGEST) -> Tensor:
-    """(B,H,n,n): the weights of a view with rows divided by their sum."""
+def pooled(view: View, size: int = LARGEST, signed: bool = True) -> Tensor:
+    """(B,H,n,n): the weights of a view with rows divided by their sum; if not `signed`, their absolute values."""
     if size < 1:
         raise InputError(f"size is {size}: it must be at least 1")
     B, H, N = view.shape
     n = min(N, size)
     pool = torch.arange(N) * n // N  # (N,): which pool a token is in
     found, count = torch.zeros(B, H, n, n, dtype=torch.float64), torch.zeros(B, H, n, 1, dtype=torch.float64)
-    for start, A in view.stochastic():
+    for start, A in view.stochastic() if signed else view.positive():
         there = ~A[..., :1].isnan()
         columns = torch.zeros(*A.shape[:3], n, dtype=torch.float64).index_add_(3, pool, torch.where(there, A, 0))
         mine = pool[start : start + A.shape[2]]

@@ -17,7 +17,8 @@ from linnet.analysis import (
     temperature,
     temperature_of,
 )
-from linnet.analysis.instruments.attention_map import pool_starts
+from linnet.analysis.instruments.attention_map import pool_starts, pooled
+from linnet.analysis.instruments.base import of_weights
 from linnet.errors import InputError
 
 N = 64
@@ -128,13 +129,20 @@ def test_the_local_score_of_fixtures():
 def test_maps_keep_their_mass():
     weights = random(n=10)
     assert torch.equal(attention_map(weights), weights / weights.sum(dim=1, keepdim=True))
-    pooled = attention_map(weights, size=4)
-    assert torch.allclose(pooled.sum(dim=-1), torch.ones(4, dtype=WIDE))
+    small = attention_map(weights, size=4)
+    assert torch.allclose(small.sum(dim=-1), torch.ones(4, dtype=WIDE))
     starts = [*pool_starts(10, 4), 10]
     first = weights[: starts[1], starts[2] : starts[3]]
-    assert pooled[0, 2].item() == pytest.approx(first.sum(dim=1).mean().item())
+    assert small[0, 2].item() == pytest.approx(first.sum(dim=1).mean().item())
     with pytest.raises(InputError, match="size is 0"):
         attention_map(weights, size=0)
+
+
+def test_maps_of_absolute_values_keep_their_mass_too():
+    weights = torch.tensor([[2.0, -1.0], [0.5, 0.5]], dtype=WIDE)
+    found = pooled(of_weights(weights), signed=False)[0, 0]
+    assert torch.allclose(found, torch.tensor([[2 / 3, 1 / 3], [0.5, 0.5]], dtype=WIDE))
+    assert torch.equal(attention_map(weights), weights)
 
 
 def test_the_fit_of_logarithms():
