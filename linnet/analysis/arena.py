@@ -53,21 +53,24 @@ def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
         budgets = {_spent(record["config"]) for record in records if record["config"]["task"] == task}
         if len(budgets) != 1:
             raise LinnetError(f"the runs on {task} had different budgets: {sorted(budgets)}")
-        ((steps, batch, context),) = budgets
-        parts.append(f"{task.removeprefix('lra/')} {steps:,} steps of {batch} sequences of up to {context:,} tokens")
+        ((steps, batch, context, rate),) = budgets
+        size = f"{steps:,} steps of {batch} {'pairs' if 'retrieval' in task else 'sequences'}"
+        parts.append(f"{task.removeprefix('lra/')} {size} of up to {context:,} tokens, rate {rate:g}")
     first = records[0]
     versions = f"linnet {first['environment']['linnet']}, torch {first['environment']['torch']}"
+    shares = [record["loading"] / record["seconds"] for record in records if record.get("loading")]
+    loading = f" Loading took at most {max(shares):.1%} of a run's time, where that was taken." if shares else ""
     return (
         f"Test accuracy in percent, of the checkpoint with the best validation accuracy. Each run: {'; '.join(parts)}; "
-        f"{versions}. Steps of pretraining are counted. Command: `{first['command']}`."
+        f"{versions}. Steps of pretraining are counted.{loading} Command: `{first['command']}`."
     )
 
 
-def _spent(config: Record) -> tuple[int, int, int]:
-    """Updates, those of pretraining too, samples of each, and their length."""
+def _spent(config: Record) -> tuple[int, int, int, float]:
+    """Updates, those of pretraining too, samples of each, their length, and the highest rate."""
     train = config["train"]
     before = (train["pretrain_steps"] or train["steps"]) if config.get("pretrain") else 0
-    return train["steps"] + before, train["batch"] * train["accumulate"], config["data"]["context"]
+    return train["steps"] + before, train["batch"] * train["accumulate"], config["data"]["context"], train["lr"]
 
 
 def accuracy_curves(records: Sequence[Record], note: str) -> list[Figure]:

@@ -1,6 +1,8 @@
 """`linnet reproduce`: a table or figure of a paper, or a study of our own, by one command."""
 
 import itertools
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +26,9 @@ Only = Annotated[
     list[str] | None,
     typer.Option("--only", help="Only runs whose name begins so, such as listops-T2; may be given again."),
 ]
+Seeds = Annotated[
+    int | None, typer.Option("--seeds", min=1, help="Runs of each system, with seeds 0, 1, ...; default the study's.")
+]
 Render = Annotated[bool, typer.Option("--render", help="Only draw the table and the figure of the results so far.")]
 
 
@@ -33,6 +38,7 @@ def command(
     out: Out = None,
     results: Results = None,
     only: Only = None,
+    seeds: Seeds = None,
     render: Render = False,
     json: Json = False,
 ) -> None:
@@ -40,7 +46,7 @@ def command(
 
     Each finished run leaves one JSON file with its configuration, seed, versions and curve; what is there already is
     not done again, so the command can be stopped and started, and started twice to use two cores. The table and the
-    figure are written beside the results.
+    figure are written beside the results; --render also draws how far unfinished runs are, beside their folder.
 
     \b
     Trained: transnormer-table4, transnormer-masked-lm, transnormer-table6, transnormer-table2,
@@ -64,8 +70,10 @@ def command(
         raise unknown("scale", scale, ("cpu",))
     if name in CALCULATIONS and scale not in SCALES:  # which are the same at both
         raise unknown("scale", scale, SCALES)
-    if only and (name in (SPEED, CIRCLES) or name in CALCULATIONS):
-        raise InputError(f"--only is {only[0]!r}: {name} has no runs to choose from")
+    if name in (SPEED, CIRCLES, *CALCULATIONS):
+        for option, value in (("only", only and only[0]), ("seeds", seeds)):
+            if value:
+                raise InputError(f"--{option} is {value!r}: {name} has no runs to choose from")
     if name == CIRCLES:
         _draw_circles(results or out or Path("runs") / f"{name}-{scale}", scale, json)
     elif name == SPEED:
@@ -73,23 +81,30 @@ def command(
     elif name in CALCULATIONS:
         _calculate(name, results or (out or Path("runs") / name) / "results", render, screen, json)
     else:
-        _study(name, scale, out, results, tuple(only or ()), render, screen, json)
+        _study(name, scale, out, results, tuple(only or ()), seeds, render, screen, json)
 
 
 def _study(
-    name: str, scale: str, out: Path | None, results: Path | None, only: tuple[str, ...], render: bool,
-    screen: "Screen", json: bool,
+    name: str, scale: str, out: Path | None, results: Path | None, only: tuple[str, ...], seeds: int | None,
+    render: bool, screen: "Screen", json: bool,
 ) -> None:  # fmt: skip
     """Train what is missing of a study, and render it."""
     from linnet.analysis.calculations import CALCULATIONS
+    from linnet.analysis.standing import render_standing, standing_table, unfinished
     from linnet.train.study import find_study, run_study, trials
 
     study = find_study(name, also=(SPEED, CIRCLES, *CALCULATIONS))
-    planned = len(list(trials(study, scale)))
+    planned = len(list(trials(study, scale, seeds)))
     runs = out or Path("runs") / f"{study.shared or name}-{scale}"
     folder = results or runs / study.results(name)
-    signal = 0 if render else run_study(name, scale, runs, folder, screen, only)
-    _tell(folder, f"{study.title} ({scale} scale)", planned, signal, render, json)
+    signal = 0 if render else run_study(name, scale, runs, folder, screen, only, seeds)
+    begun, title = unfinished(runs), f"{study.title} ({scale} scale)"
+    if begun and not json:
+        print(f"{standing_table(begun)}\n")
+    if begun and render:
+        pages = render_standing(runs, f"{title}: unfinished runs")
+        print(*pages, sep=" and ", file=sys.stderr if json else sys.stdout)
+    _tell(folder, title, planned, signal, render and not begun, json, [run.name for run in begun])
     if signal:
         raise typer.Exit(128 + signal)
 
@@ -131,13 +146,15 @@ def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
     _tell(folder, title, len(LENGTHS), 0, render, json)
 
 
-def _tell(folder: Path, title: str, planned: int, signal: int, render: bool, json: bool) -> None:
-    """Render the results so far, and say how far they go."""
+def _tell(
+    folder: Path, title: str, planned: int, signal: int, needed: bool, json: bool, begun: Sequence[str] = ()
+) -> None:
+    """Render the results so far, which must be there if `needed`, and say how far they go."""
     from linnet.analysis.results import read_results, to_markdown
     from linnet.analysis.results import render as draw
 
     done, drawn = len(list(folder.glob("*.json"))), list[str]()
-    if done or render:
+    if done or needed:
         records = read_results(folder)
         drawn = [str(path) for path in draw(folder, title)]
         if not json:
@@ -145,7 +162,7 @@ def _tell(folder: Path, title: str, planned: int, signal: int, render: bool, jso
             print(" and ".join(drawn))
     if json:
         files = dict(itertools.zip_longest(("page", "figure", "maps"), drawn))
-        print_json({"done": done, "planned": planned, "signal": signal, **files})
+        print_json({"done": done, "begun": list(begun), "planned": planned, "signal": signal, **files})
     else:
         print(f"{done} of {planned} runs are done" + ("" if done == planned else ": the same command goes on"))
 

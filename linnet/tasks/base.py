@@ -34,6 +34,7 @@ class Task(ABC):
     """Data, output, loss and metric of one run."""
 
     output: ClassVar[str]  # the model's output that this task trains
+    validates_on_test: ClassVar[bool] = False  # where a benchmark has no samples of its own for validation
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None

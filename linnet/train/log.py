@@ -95,13 +95,13 @@ class RunLog:
             note = f"{step}/{self.steps}  loss {loss:.4f}  {rate:,.0f} tokens/s  {_clock(left)} left"
             self.screen.bar.update(self.screen.bar.task_ids[-1], note=note)
 
-    def train(self, record: dict[str, Any], seconds: float, rate: float, left: float) -> None:
-        """The mean over the updates since the last record."""
-        self._add("train", record, seconds, tokens_per_second=round(rate, 1))
+    def train(self, record: dict[str, Any], seconds: float, timing: dict[str, float], left: float) -> None:
+        """The mean over the updates since the last record; `timing` has their speed and the part of loading."""
+        self._add("train", record, seconds, **timing)
         if self.screen.bar is None:
             self.screen.say(
                 f"step {record['step']}/{self.steps}  loss {record['loss']:.4f}  lr {record['lr']:.2e}  "
-                f"{rate:,.0f} tokens/s  {_clock(left)} left"
+                f"{timing['tokens_per_second']:,.0f} tokens/s  {_clock(left)} left"
             )
 
     def evaluation(self, record: dict[str, Any], seconds: float) -> None:

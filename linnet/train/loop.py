@@ -70,6 +70,7 @@ class Trainer:
         self.at = Position()
         self._saved: int | None = None
         self._clock = 0.0  # seconds of updates since the last record
+        self._loading = 0.0  # of which batches were waited for
         self._cold: float | None = None  # of which the first of a process took so many: it does not tell the speed
         self._read = 0  # tokens in the others
 
@@ -155,8 +156,11 @@ class Trainer:
 
     def _accumulate(self, number: int, step: int) -> tuple[float, int, int]:
         """Add the gradients of one micro-batch; returns its summed loss, the terms in it, and its tokens."""
-        batch, loss, terms, tokens = to_device(self.task.train_batch(number), self.device), 0.0, 0, 0
-        for i, part in enumerate(self.task.parts(batch)):
+        start = time.perf_counter()
+        parts = self.task.parts(to_device(self.task.train_batch(number), self.device))
+        self._loading += time.perf_counter() - start
+        loss, terms, tokens = 0.0, 0, 0
+        for i, part in enumerate(parts):
             more, count = self._add(part, seed_of(self.config.seed, number, *([i] if i else [])), step)
             loss, terms = loss + more, terms + count
             tokens += int(part["key_mask"].sum()) if "key_mask" in part else part["ids"].numel()
@@ -188,9 +192,10 @@ class Trainer:
             means, squares = ([x / at.updates for x in sums] for sums in (at.norms, at.squares))
             record = {"step": at.step, "split": "train", "loss": loss, "lr": rate, "grad_norm": norm}
             gradients = {"updates": at.updates, "grad_means": means, "grad_squares": squares}
-            log.train({**record, "tokens": at.tokens, **gradients}, self._clock, speed, left)
+            timing = {"loading": round(self._loading, 4), "tokens_per_second": round(speed, 1)}
+            log.train({**record, "tokens": at.tokens, **gradients}, self._clock, timing, left)
             at.loss, at.terms, at.updates, at.norms, at.squares = 0.0, 0, 0, [], []
-            self._clock, self._cold, self._read = 0.0, 0.0, 0
+            self._clock, self._loading, self._cold, self._read = 0.0, 0.0, 0.0, 0
 
     def _measure(self, log: RunLog, watch: Watch) -> None:
         """Put down what the instruments say at this step."""

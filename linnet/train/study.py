@@ -16,7 +16,7 @@ from linnet.analysis.instruments.base import of_model
 from linnet.config import RunConfig, load_recipe
 from linnet.errors import unknown
 from linnet.models.loading import load_run
-from linnet.registry import ATTENTION
+from linnet.registry import ATTENTION, TASK
 from linnet.storage import BusyError, read_metrics, write_json
 from linnet.train.arena import ARENA_STUDIES
 from linnet.train.check import run_config
@@ -152,13 +152,16 @@ def find_study(name: str, also: Iterable[str] = ()) -> Study:
     return STUDIES[name]
 
 
-def trials(study: Study, scale: str) -> Iterator[Trial]:
-    """The runs of a study: the first seed of every row, then the second, so that an early stop leaves a whole table."""
+def trials(study: Study, scale: str, seeds: int | None = None) -> Iterator[Trial]:
+    """The runs of a study: the first seed of every row, then the second, so that an early stop leaves a whole table.
+
+    `seeds` are those of each row, in place of its own number of them.
+    """
     if scale not in study.recipes:
         raise unknown("scale", scale, study.recipes)
-    for seed in range(max(row.seeds for row in study.rows)):
+    for seed in range(seeds or max(row.seeds for row in study.rows)):
         for row in study.rows:
-            if seed < row.seeds and scale in row.scales:
+            if seed < (seeds or row.seeds) and scale in row.scales:
                 sets = (*(study.cpu_sets if scale == "cpu" else ()), *row.sets)
                 preset = () if row.preset is None else (f"model.preset={row.preset}{study.endings[scale]}",)
                 recipe = row.recipe or study.recipes[scale]
@@ -173,13 +176,21 @@ def chosen(planned: list[Trial], only: tuple[str, ...]) -> list[Trial]:
     return [trial for name in only or ("",) for trial in planned if trial.name.startswith(name)]
 
 
-def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen, only: tuple[str, ...] = ()) -> int:
+def run_study(
+    name: str,
+    scale: str,
+    out: Path,
+    results: Path,
+    screen: Screen,
+    only: tuple[str, ...] = (),
+    seeds: int | None = None,
+) -> int:
     """Do what is missing of a study; returns the signal that stopped it, 0 if none did.
 
     With `only`, the runs whose names begin with one of these, in this order. A run that was stopped goes on; one that
     another process works on is left to it, so two processes share the work.
     """
-    for trial in chosen(list(trials(find_study(name), scale)), only):
+    for trial in chosen(list(trials(find_study(name), scale, seeds)), only):
         place = results / f"{trial.name}.json"
         if place.exists():
             continue
@@ -207,6 +218,7 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         config["data"].pop(key, None)  # a path of one machine says nothing to another; the hashes below do
     which = "best" if config["task"].startswith("lra/") else "last"
     study = find_study(name)
+    test = evaluate_run(outcome.folder, "test", screen, which)
     return {
         "study": name,
         "scale": scale,
@@ -217,11 +229,14 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "parameters": outcome.parameters,
         "tokens": outcome.tokens,
         "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
+        "loading": round(sum(entry.get("loading", 0.0) for entry in timings), 1),  # seconds of them
         "environment": {key: value for key, value in environment.items() if key != "started"},
         "curve": metrics,
         "checkpoint": which,
-        "valid": evaluate_run(outcome.folder, "valid", screen, which),
-        "test": evaluate_run(outcome.folder, "test", screen, which),
+        "valid": {**test, "split": "valid"}
+        if TASK[config["task"]].validates_on_test
+        else evaluate_run(outcome.folder, "valid", screen, which),
+        "test": test,
         **({"analysis": readings(outcome.folder, study, metrics, screen)} if study.instruments else {}),
     }
 

@@ -44,3 +44,35 @@ def test_table_7_and_figure_1(small, run):
 def test_speed_has_no_other_scale(small, run):
     code, _, err = run("reproduce", "transnormer-table7", "--scale", "paper")
     assert (code, "unknown scale 'paper'" in err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["transnormer-table7", "transnormer-figure1", "lln-distribution"])
+def test_what_has_no_runs_has_no_seeds(small, run, name):
+    code, _, err = run("reproduce", name, "--seeds", "2")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"--seeds is 2: {name} has no runs to choose from" in err
+
+
+def test_how_far_unfinished_runs_are(small, run):
+    folder = small / "kept" / "listops-T2-seed0"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text('task = "lra/listops"\n[train]\nsteps = 50_000\n')
+    metrics = [
+        {"step": 500, "split": "train", "loss": 2.0},
+        {"step": 500, "split": "valid", "loss": 2.0, "accuracy": 0.25},
+        {"step": 1000, "split": "train", "loss": 1.9},
+        {"step": 1000, "split": "valid", "loss": 1.9, "accuracy": 0.2},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in metrics))
+    command = ("reproduce", "transnormer-table6", "--scale", "paper", "--out", "kept", "--render")
+    code, out, _ = run(*command)
+    assert code == 0
+    assert "| listops-T2-seed0 | 1,000 | 50,000 | 25.00 % | 500 | 0 |" in out
+    assert "| listops-T2-seed0 | 1,000 |" in (small / "kept.md").read_text()
+    assert (small / "kept.png").read_bytes()[:4] == b"\x89PNG"
+    code, out, _ = run(*command, "--json")
+    assert (code, json.loads(out)["begun"]) == (0, ["listops-T2-seed0"])
+    metrics[2]["step"] = 50_000  # then it is at its end
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in metrics))
+    code, _, err = run(*command)
+    assert (code, "holds no results" in err) == (2, True)

@@ -70,7 +70,16 @@ def test_the_arena_runs_every_system_on_every_task_at_the_papers_size() -> None:
     assert all({"T1", "T2", "vanilla"} <= set(names) == set(tasks["lra/text"]) for names in tasks.values())
     names = [trial.name for trial in trials(STUDIES["transnormer-table6"], "cpu")]
     assert len(names) == len(set(names))
-    assert {"listops-T2-seed2", "text-vanilla-seed0", "retrieval_small-1-elu-seed0"} <= set(names)
+    assert {"listops-lln_diag-seed0", "text-vanilla-seed0", "retrieval_small-1-elu-seed0"} <= set(names)
+
+
+def test_more_seeds_of_every_system_can_be_asked_for() -> None:
+    study = STUDIES["transnormer-table6"]
+    usual, more = (list(trials(study, "cpu", seeds)) for seeds in (None, 3))
+    assert [trial.name for trial in more[: len(usual)]] == [trial.name for trial in usual]
+    assert len(more) == 3 * len(usual)
+    assert {trial.seed for trial in more} == {trial.config.seed for trial in more} == {0, 1, 2}
+    assert len(list(trials(STUDIES["transnormer-table4"], "cpu", 1))) == 15  # or fewer
 
 
 def test_a_study_goes_on_and_renders(tiny: Path) -> None:

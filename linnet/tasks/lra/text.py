@@ -16,6 +16,7 @@ class Text(ArenaTask):
     classes = 2
     tokens = 257
     vocab_size = 512
+    validates_on_test = True
 
     @staticmethod
     def places(data: ArenaConfig) -> dict[str, Path]:

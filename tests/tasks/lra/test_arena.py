@@ -18,6 +18,7 @@ from linnet.registry import TASK
 from linnet.train.check import check_config
 from linnet.train.log import Screen
 from linnet.train.run import evaluate_run, resume_run, start_run
+from linnet.train.study import Row, Trial, record
 
 TASKS = ("listops", "text", "image", "pathfinder", "retrieval")
 QUIET = Screen(quiet=True)
@@ -149,6 +150,32 @@ def test_the_log_counts_real_tokens(config, tmp_path):
     records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     tokens = [record["tokens"] for record in records if record["split"] == "train"]
     assert tokens == [int(task.train_batch(0)["key_mask"].sum())]
+
+
+def test_loading_is_a_small_part_of_a_step(config, tmp_path):
+    settings = config("listops", {"steps": 3, "batch": 32, "eval_every": 0, "log_every": 1})
+    settings = settings.model_copy(update={"model": {"preset": "transnormer_t2_lra"}})
+    start_run(settings, tmp_path / "run", QUIET)
+    timings = map(json.loads, (tmp_path / "run" / "timings.jsonl").read_text().splitlines())
+    times = [(entry["loading"], entry["seconds"]) for entry in timings if entry["split"] == "train"]
+    assert len(times) == 3
+    assert all(0 < loading < seconds for loading, seconds in times)
+    assert sum(loading for loading, _ in times) < 0.03 * sum(seconds for _, seconds in times)
+
+
+@pytest.mark.parametrize("name", ["listops", "text", "image", "pathfinder"])
+def test_which_tasks_are_validated_on_their_test_split(config, name):
+    task = TASK[f"lra/{name}"](config(name))
+    same = np.array_equal(task.splits["valid"].tokens, task.splits["test"].tokens)
+    assert same == task.validates_on_test == (name == "text")
+
+
+def test_a_split_that_serves_for_two_is_evaluated_once(config, tmp_path):
+    trial = Trial(Row("T2", "transnormer_t2"), 0, config("text"))
+    found = record("transnormer-table6", "cpu", trial, start_run(trial.config, tmp_path / "run", QUIET), QUIET)
+    assert found["valid"] == evaluate_run(tmp_path / "run", "valid", QUIET, "best")
+    assert found["test"] == evaluate_run(tmp_path / "run", "test", QUIET, "best")
+    assert 0 <= found["loading"] <= found["seconds"]
 
 
 def test_the_best_checkpoint_has_the_highest_accuracy(config):

@@ -1,0 +1,70 @@
+"""Runs of a study that are not at their end: how far they are, as a table and a figure."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from linnet.analysis.figures import Figure, Series, save_figures
+from linnet.analysis.results import BEGIN, END, digest, replace
+from linnet.analysis.runs import Run, number, read_runs
+from linnet.storage import write_text
+
+
+def unfinished(out: Path) -> list[Run]:
+    """The runs in the folders of `out` that have begun and are not at their end."""
+    folders = sorted(path.parent for path in out.glob("*/config.toml"))
+    return [run for run in read_runs(folders) if 0 < at(run) < planned(run)] if folders else []
+
+
+def at(run: Run) -> int:
+    """The last step that is written down."""
+    return max((int(record["step"]) for record in run.train), default=0)
+
+
+def planned(run: Run) -> int:
+    """All the steps that the run is to have."""
+    return round(number(run.section("train").get("steps")) or 0)
+
+
+def standing_table(runs: Sequence[Run]) -> str:
+    """One line a run: how far it is, what it has learned, and in how much time."""
+    heads = ("run", "step", "of", "best on the validation split", "at step", "minutes")
+    lines = [f"| {' | '.join(heads)} |", f"| --- |{' --: |' * (len(heads) - 1)}"]
+    for run in runs:
+        best, minutes = run.best(), (run.seconds() or 0.0) / 60
+        score, step = ("-", "-") if best is None else (_score(run, best[1]), f"{best[0]:,}")
+        lines.append(f"| {run.name} | {at(run):,} | {planned(run):,} | {score} | {step} | {minutes:,.0f} |")
+    return "\n".join(lines)
+
+
+def _score(run: Run, value: float) -> str:
+    return f"{100 * value:.2f} %" if run.measure() == "accuracy" else f"perplexity {value:.2f}"
+
+
+def standing_figures(runs: Sequence[Run], note: str) -> list[Figure]:
+    """What was measured on the validation split against steps; one figure for each measure."""
+    figures = []
+    for key in sorted({run.measure() for run in runs}):
+        factor, label = (100, "validation accuracy, %") if key == "accuracy" else (1, "validation perplexity")
+        series = []
+        for run in runs:
+            points = [(record["step"], number(record.get(key))) for record in run.valid]
+            known = [(step, factor * y) for step, y in points if y is not None]
+            if run.measure() == key and known:
+                series.append(Series(run.name, [step for step, _ in known], [y for _, y in known]))
+        figures.append(Figure("So far", "step", label, series, note=note))
+    return figures
+
+
+def rendered_standing(runs: Sequence[Run], picture: str) -> str:
+    """What stands between the markers of a page."""
+    return f"\n{standing_table(runs)}\n\n![measured on the validation split against steps]({picture})\n"
+
+
+def render_standing(out: Path, title: str) -> tuple[Path, Path]:
+    """Write the table into `<out>.md`, between its markers, and the figure into `<out>.png`; the files."""
+    runs, page, picture = unfinished(out), out.with_suffix(".md"), out.with_suffix(".png")
+    text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
+    write_text(page, replace(text, rendered_standing(runs, picture.name)))
+    save_figures(standing_figures(runs, title), picture, {"linnet-results": digest([asdict(run) for run in runs])})
+    return page, picture
