@@ -13,7 +13,6 @@ from linnet.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from linnet.data.tokenizer import Tokenizer
     from linnet.models.backbone import Model
     from linnet.train.log import Screen
 
@@ -151,7 +150,7 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
         raise InputError(f"{text} has {len(ids)} tokens, the model's context {limit}: --tokens {limit} reads so many")
     if model.config.positions == "learned" and len(ids) > model.config.max_length:
         raise InputError(f"--tokens is {tokens}: the model has {model.config.max_length} positions")
-    return torch.tensor([ids]), *_words(tokenizer, ids)
+    return torch.tensor([ids]), *tokenizer.words(ids)
 
 
 def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen") -> "tuple[Tensor, list[str], str]":
@@ -164,11 +163,4 @@ def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen"
         raise InputError(f"{folder} is an exported model, which has no data: name a text, --text FILE")
     task, _ = prepare(run_config(folder), folder, screen)
     ids = validation_blocks(task, samples)[:, :tokens]
-    return ids, *_words(getattr(task, "tokenizer", None), ids[0].tolist())
-
-
-def _words(tokenizer: "Tokenizer | None", ids: list[int]) -> tuple[list[str], str]:
-    """Tokens as a reader sees them, the ids themselves where there is no text, and what stands between two of them."""
-    if tokenizer is None:
-        return [str(token) for token in ids], " "
-    return [tokenizer.token(token) for token in ids], " " if tokenizer.kind == "word" else ""
+    return ids, *task.words(ids[0].tolist())

@@ -105,6 +105,10 @@ class Tokenizer:
             return self._symbols[token - len(SPECIALS)]
         return self.token_bytes(token).decode(errors="backslashreplace")
 
+    def words(self, tokens: Sequence[int]) -> tuple[list[str], str]:
+        """Tokens as a reader wants to see them, and what stands between two of them."""
+        return [self.token(token) for token in tokens], " " if self.kind == "word" else ""
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token of a byte-level kind stands for; a special one stands for none."""
         if token in self.special_ids:

@@ -6,7 +6,7 @@ pure function of the seed and of numbers that count from the start of the run, s
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -68,6 +68,10 @@ class Task(ABC):
             raise InputError(f"model.vocab_size is {model.vocab_size}: the data have {tokens} different tokens")
         if model.positions == "learned" and model.max_length < context:
             raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
+
+    def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
+        """Tokens as a reader sees them, and what stands between two: their numbers, where they are nothing else."""
+        return [str(token) for token in ids], " "
 
     @abstractmethod
     def fingerprint(self) -> dict[str, str]:
@@ -191,6 +195,10 @@ class TextTask(Task):
     def model_fields(self) -> dict[str, Any]:
         """The vocabulary's size, and the id of padding."""
         return {"vocab_size": self.tokenizer.vocab_size, "pad": Tokenizer.pad}
+
+    def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
+        """Those of the tokenizer."""
+        return self.tokenizer.words(ids)
 
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of each split's text, and of the tokenizer."""

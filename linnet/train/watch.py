@@ -38,8 +38,8 @@ def validation_blocks(task: Task, count: int) -> Tensor:
     """
     samples = np.arange(min(count, task.count("valid")))
     batch = task.batch("valid", samples, np.full_like(samples, EVALUATION))
-    ids = batch["ids"]
-    real = batch.get("key_mask", torch.ones_like(ids, dtype=torch.bool)).bool()
+    ids = batch["ids"].flatten(0, -2)  # (B, N), also of pairs
+    real = batch.get("key_mask", torch.ones_like(batch["ids"], dtype=torch.bool)).bool().flatten(0, -2)
     whole = real.all(dim=1)
     return ids[whole] if bool(whole.any()) else ids[:1][real[:1]][None]
 

@@ -191,9 +191,3 @@ def test_a_model_of_no_text_reads_none(trained, run, tmp_path):
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "has no tokenizer, so it is no model of text" in err
     assert not (tmp_path / "out").exists()
-
-
-def test_tokens_that_are_no_text_are_kept_apart():
-    from linnet.cli.analyze import _words
-
-    assert _words(None, [6, 15, 2]) == (["6", "15", "2"], " ")  # as of a tree of operators or of a picture

@@ -79,6 +79,11 @@ class Sequences:
             raise InputError(f"{what}: the label of sequence {wrong[0] + 1} is {label}: it must be 0 to {classes - 1}")
 
 
+def letter(token: int) -> str:
+    """What a token of `Sequences.of` stands for; a byte that is no letter by itself appears as `\\xff`."""
+    return bytes([token - 1]).decode(errors="backslashreplace")
+
+
 def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
     """SHA-256 of arrays: names, types, shapes and content."""
     whole = hashlib.sha256()

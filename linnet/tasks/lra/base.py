@@ -5,7 +5,7 @@ The same sequences can be denoised instead: a share of their tokens is masked an
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,6 +36,7 @@ class ArenaTask(Task):
     tokens: ClassVar[int]
     vocab_size: ClassVar[int]
     padded: ClassVar[bool] = True  # 0 is padding, not a token
+    between: ClassVar[str] = " "  # two symbols, where they are read
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
@@ -86,6 +87,14 @@ class ArenaTask(Task):
             raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
         if model.classes != self.classes:
             raise InputError(f"model.classes is {model.classes}: the task {self.config.task} has {self.classes}")
+
+    def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
+        """The symbols of real tokens; a gap is one too."""
+        return ["?" if token == self.tokens else self.symbol(token) for token in ids], self.between
+
+    def symbol(self, token: int) -> str:
+        """A grey level is its number."""
+        return str(token)
 
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of each split."""

@@ -36,6 +36,10 @@ class ListOps(ArenaTask):
             splits = self._generated(data.variant, data.count or COUNT)
         return {split: _without_ends(s) for split, s in splits.items()} if data.rules == "skyformer" else splits
 
+    def symbol(self, token: int) -> str:
+        """A part of the expression."""
+        return SYMBOLS[token - 1]
+
     def _read_file(self, path: Path) -> Sequences:
         if not path.is_file():
             raise InputError(f"{path} does not exist: `linnet data listops --out {path.parent}` makes it")

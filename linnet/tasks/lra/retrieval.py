@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from linnet.data.lra.retrieval import MISSING, Pairs, read_retrieval
-from linnet.data.lra.sequences import Sequences, digest
+from linnet.data.lra.sequences import Sequences, digest, letter
 from linnet.errors import InputError
 from linnet.registry import TASK
 from linnet.tasks.base import Batch, Indices
@@ -19,7 +19,12 @@ class PairsTask(ArenaTask):
     classes = 2
     tokens = 257
     vocab_size = 512
+    between = ""
     pairs: dict[str, Pairs]
+
+    def symbol(self, token: int) -> str:
+        """A byte, as a letter where it is one."""
+        return letter(token)
 
     def read_pairs(self) -> dict[str, Pairs]:
         """The pairs of each split, documents cut at `data.context` bytes."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from linnet.config import ArenaConfig
-from linnet.data.lra.sequences import Sequences
+from linnet.data.lra.sequences import Sequences, letter
 from linnet.data.lra.text import default_path, read_text
 from linnet.registry import TASK
 from linnet.tasks.lra.base import ArenaTask
@@ -16,12 +16,17 @@ class Text(ArenaTask):
     classes = 2
     tokens = 257
     vocab_size = 512
+    between = ""
     validates_on_test = True
 
     @staticmethod
     def places(data: ArenaConfig) -> dict[str, Path]:
         """The reviews in LINNET_DATA."""
         return {} if data.path is not None else {"path": default_path()}
+
+    def symbol(self, token: int) -> str:
+        """A byte, as a letter where it is one."""
+        return letter(token)
 
     def read(self) -> dict[str, Sequences]:
         """Cut at `data.context` bytes."""

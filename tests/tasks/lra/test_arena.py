@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from linnet.config import load_recipe
-from linnet.data.lra.listops import END, evaluate
+from linnet.data.lra.listops import END, SYMBOLS, evaluate
 from linnet.errors import InputError
 from linnet.models.backbone import Model
 from linnet.models.loading import load_model
@@ -19,6 +19,7 @@ from linnet.train.check import check_config
 from linnet.train.log import Screen
 from linnet.train.run import evaluate_run, resume_run, start_run
 from linnet.train.study import Row, Trial, record
+from linnet.train.watch import validation_blocks
 
 TASKS = ("listops", "text", "image", "pathfinder", "retrieval")
 QUIET = Screen(quiet=True)
@@ -70,6 +71,27 @@ def test_the_model_has_the_sizes_of_the_benchmark(config, name):
     model = Model(model_config({**task.model_fields(), "preset": "transnormer_t2_lra"}))
     task.check_model(model.config)
     assert sum(parameter.numel() for parameter in model.parameters()) == counts[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("listops", "[MAX 4 ]"), ("text", "a\\xc3"), ("image", "0 255"), ("retrieval", "a\\xc3"), ("pathfinder", "0 255")],
+)
+def test_tokens_as_a_reader_sees_them(config, name, words):
+    task = TASK[f"lra/{name}"](config(name))
+    ids = {"listops": [SYMBOLS.index(part) + 1 for part in ("[MAX", "4", "]")], "a": [98, 0xC3 + 1], "0": [0, 255]}
+    found, between = task.words(ids[words[0] if words[0] in ids else name])
+    assert between.join(found) == words
+    assert task.words([task.tokens])[0] == ["?"]  # a gap
+
+
+@pytest.mark.parametrize("name", ["retrieval", "text"])
+def test_blocks_for_the_instruments_have_one_row_a_document(config, name):
+    task = TASK[f"lra/{name}"](config(name))
+    ids = validation_blocks(task, 3)
+    assert ids.dim() == 2
+    assert int(ids.min()) > 0  # no padding
+    assert "".join(task.words(ids[0].tolist())[0]).startswith(("a ", "paper", "other paper"))
 
 
 def test_brackets_are_kept_and_values_are_right(config):
