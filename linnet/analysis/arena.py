@@ -1,5 +1,6 @@
 """Results of the Long Range Arena as tables and figures: accuracy by task, speed by length, and both with memory."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +13,12 @@ TASKS = ("lra/text", "lra/listops", "lra/retrieval", "lra/retrieval_small", "lra
 
 
 def accuracies(records: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
-    """Test accuracy in percent of each seed, by system and task; the best systems first."""
+    """Test accuracy in percent of each seed, by system and task: systems with more tasks first, of these the best."""
     found: dict[str, dict[str, list[float]]] = {}
     for record in sorted(records, key=lambda record: record["seed"]):
         by_task = found.setdefault(record["row"], {})
         by_task.setdefault(record["config"]["task"], []).append(100 * record["test"]["accuracy"])
-    return dict(sorted(found.items(), key=lambda item: -_average(item[1])))
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), -_average(item[1]))))
 
 
 def _average(by_task: dict[str, list[float]]) -> float:
@@ -26,14 +27,15 @@ def _average(by_task: dict[str, list[float]]) -> float:
 
 
 def accuracy_table(records: Sequence[Record]) -> str:
-    """One line a system, one column a task; an average where every system has every task."""
+    """One line a system, one column a task, and the average of those systems that have every task."""
     rows = accuracies(records)
     tasks = [task for task in TASKS if any(task in row for row in rows.values())]
-    whole = len(tasks) > 1 and all(task in row for row in rows.values() for task in tasks)
-    heads = ["system", *(task.removeprefix("lra/") for task in tasks), *(["average"] if whole else [])]
+    averaged = len(tasks) > 1 and any(len(row) == len(tasks) for row in rows.values())
+    heads = ["system", *(task.removeprefix("lra/") for task in tasks), *(["average"] if averaged else [])]
     lines = [f"| {' | '.join(heads)} |", f"| --- |{' --: |' * (len(heads) - 1)}"]
     for name, row in rows.items():
-        cells = [name, *(_spread(row.get(task, [])) for task in tasks), *([f"{_average(row):.2f}"] if whole else [])]
+        average = f"{_average(row):.2f}" if len(row) == len(tasks) else "-"
+        cells = [name, *(_spread(row.get(task, [])) for task in tasks), *([average] if averaged else [])]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", _budget(records, tasks)])
 
@@ -46,6 +48,13 @@ def _spread(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ({min(values):.2f} to {max(values):.2f}, {len(values)} seeds)"
 
 
+def _error(records: Sequence[Record], task: str) -> str:
+    """The largest standard error of an accuracy on so many test samples, in points."""
+    tests = [record["test"] for record in records if record["config"]["task"] == task]
+    errors = [math.sqrt(test["accuracy"] * (1 - test["accuracy"]) / test["samples"]) for test in tests]
+    return f"tested on {tests[0]['samples']:,}, standard error {100 * max(errors):.1f}"
+
+
 def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
     """What was spent on each task; refused where the runs on one did not get the same."""
     parts = []
@@ -55,7 +64,7 @@ def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
             raise LinnetError(f"the runs on {task} had different budgets: {sorted(budgets)}")
         ((steps, batch, context, rate),) = budgets
         size = f"{steps:,} steps of {batch} {'pairs' if 'retrieval' in task else 'sequences'}"
-        parts.append(f"{task.removeprefix('lra/')} {size} of up to {context:,} tokens, rate {rate:g}")
+        parts.append(f"{task.removeprefix('lra/')} {size} of up to {context:,} tokens, rate {rate:g}, {_error(records, task)}")
     first = records[0]
     versions = f"linnet {first['environment']['linnet']}, torch {first['environment']['torch']}"
     shares = [record["loading"] / record["seconds"] for record in records if record.get("loading")]

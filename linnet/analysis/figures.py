@@ -31,6 +31,7 @@ FEW = 25  # points up to which each one gets a marker
 CROWDED = 20  # letters along an axis beyond which they would touch
 MANY = 5  # powers of ten along an axis, beyond which 2 and 5 of each would touch
 LINE = 0.07  # height of a name, of that of a panel
+IN_A_ROW = 3  # panels of a picture
 LARGEST = 900.0  # area of the largest circle, in square points
 
 
@@ -170,17 +171,21 @@ def check_matplotlib() -> None:
 
 
 def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Draw the figures side by side into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""
+    """Draw the figures, three in a row at most, into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""
     check_target(path)
     check_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
     kind = Path(path).suffix.lower()
+    rows, columns = math.ceil(len(figures) / IN_A_ROW), min(len(figures), IN_A_ROW)
     with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=(4.6 * len(figures), 3.6), layout="constrained", dpi=200)
-        for axes, figure in zip(canvas.subplots(1, len(figures), squeeze=False)[0], figures, strict=True):
+        canvas = Canvas(figsize=(4.6 * columns, 3.6 * rows), layout="constrained", dpi=200)
+        places = canvas.subplots(rows, columns, squeeze=False).ravel()
+        for axes, figure in zip(places, figures, strict=False):
             _draw(axes, figure)
+        for axes in places[len(figures) :]:
+            axes.remove()
         notes = dict.fromkeys(figure.note for figure in figures if figure.note)
         canvas.supxlabel("\n".join(notes), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
         written = io.BytesIO()

@@ -9,7 +9,7 @@ from linnet.analysis.figures import save_figures, to_plotly
 from linnet.analysis.results import rendered, to_markdown, view
 from linnet.errors import LinnetError
 
-TRAIN = {"steps": 100, "batch": 4, "accumulate": 1, "pretrain_steps": 0}
+TRAIN = {"steps": 100, "batch": 4, "accumulate": 1, "pretrain_steps": 0, "lr": 1e-3}
 
 
 def record(row, task, accuracy, seed=0, **train):
@@ -24,7 +24,7 @@ def record(row, task, accuracy, seed=0, **train):
             *({"split": "valid", "step": step, "accuracy": accuracy * step / 100} for step in (50, 100)),
         ],
         "valid": {"accuracy": accuracy},
-        "test": {"accuracy": accuracy, "loss": 1.0},
+        "test": {"accuracy": accuracy, "loss": 1.0, "samples": 2500},
     }
 
 
@@ -63,8 +63,19 @@ def test_accuracy_by_task_with_the_mean_and_range_over_seeds(scores):
 
 def test_there_is_no_average_of_what_is_not_there(scores):
     lines = accuracy_table(scores[:-1]).splitlines()
-    assert lines[0] == "| system | text | listops |"
-    assert "| vanilla | 30.00 | - |" in lines
+    assert lines[0] == "| system | text | listops | average |"
+    assert lines[3] == "| vanilla | 30.00 | - | - |"
+    best = accuracy_table([*scores[:-1], record("T1", "lra/text", 0.9)]).splitlines()
+    assert [line.split(" | ")[0] for line in best[2:5]] == ["| T2", "| T1", "| vanilla"]  # of one task less
+    assert accuracy_table(scores[:2]).splitlines()[0] == "| system | text |"
+
+
+def test_the_budget_and_what_an_accuracy_is_worth(scores):
+    note = accuracy_table(scores).splitlines()[-1]
+    assert "text 100 steps of 4 sequences of up to 9 tokens, rate 0.001, tested on 2,500, standard error 1.0;" in note
+    assert "Loading" not in note
+    scores[0] |= {"seconds": 200.0, "loading": 1.0}
+    assert "Loading took at most 0.5% of a run's time" in accuracy_table(scores).splitlines()[-1]
 
 
 def test_unequal_budgets_on_a_task_are_refused(scores):
