@@ -143,8 +143,8 @@ def read_public(folder: Path, progress: Callable[[int, int], None] | None = None
     def wanted(name: PurePosixPath) -> bool:
         return name.suffix == ".png"
 
-    for place, data in read_files(folder / "imgs", wanted, progress):
-        name = "/".join(PurePosixPath(place).parts[-2:])
+    for place, path, data in read_files(folder / "imgs", wanted, MISSING, progress):
+        name = "/".join(path.parts[-2:])
         if not data:
             continue
         if name not in labels:
@@ -162,7 +162,7 @@ def read_public(folder: Path, progress: Callable[[int, int], None] | None = None
 def _labels(folder: Path) -> dict[str, int]:
     """The label of each picture, as `N/sample_M.png`."""
     labels: dict[str, int] = {}
-    for place, data in read_files(folder / "metadata", lambda name: name.suffix == ".npy"):
+    for place, _, data in read_files(folder / "metadata", lambda name: name.suffix == ".npy", MISSING):
         for number, row in enumerate(_rows(data, place), 1):
             if len(row) < 4 or row[3] not in ("0", "1"):
                 raise InputError(f"{place}, row {number}: the fourth column is not a label, 0 or 1")

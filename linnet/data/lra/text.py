@@ -52,8 +52,8 @@ def _read_public(path: Path, progress: Callable[[int, int], None] | None) -> Ite
     def wanted(name: PurePosixPath) -> bool:
         return name.suffix == ".txt" and name.parts[-3:-2] in (("train",), ("test",)) and name.parts[-2] in CLASSES
 
-    for place, text in read_files(path, wanted, progress):
-        split, kind = PurePosixPath(place).parts[-3:-1]
+    for place, name, text in read_files(path, wanted, MISSING, progress):
+        split, kind = name.parts[-3:-1]
         if not text:
             raise InputError(f"{place} is empty")
         yield split, CLASSES.index(kind), check_text(text, place)

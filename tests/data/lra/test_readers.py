@@ -1,5 +1,7 @@
 """Readers of Text, Image and Retrieval: the public layouts, as folders and archives, real data, and what is wrong."""
 
+import bz2
+import gzip
 import io
 import lzma
 import tarfile
@@ -50,8 +52,9 @@ def test_what_is_wrong_in_reviews_is_one_line(reviews, tmp_path):
     (reviews / "test" / "neg" / "1_7.txt").write_bytes(b"")
     with pytest.raises(InputError, match=r"1_7.txt is empty"):
         text.read_text(reviews, 4000)
-    with pytest.raises(InputError, match="nowhere does not exist"):
-        text.read_text(tmp_path / "nowhere", 4000)
+    for read in (lambda path: text.read_text(path, 4000), image.read_image):
+        with pytest.raises(InputError, match=r"nowhere does not exist: LRA .* needs .*https://"):
+            read(tmp_path / "nowhere")
     (tmp_path / "bare").mkdir()
     with pytest.raises(InputError, match=r"has no reviews train/neg: .*get aclImdb_v1.tar.gz from https://"):
         text.read_text(tmp_path / "bare", 4000)
@@ -64,6 +67,57 @@ def test_a_cut_archive_is_one_line(reviews, tmp_path):
         text.read_text(path, 4000)
     path.write_bytes(b"no archive at all")
     with pytest.raises(InputError, match=r"x.tar.gz is not a whole tar archive"):
+        text.read_text(path, 4000)
+
+
+def packed(names, path, content=b"text"):
+    """A plain archive of files that all say the same."""
+    with tarfile.open(path, "w") as file:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return path.read_bytes()
+
+
+REVIEWS = [f"{split}/{kind}/{i}.txt" for split in ("test", "train") for kind in ("neg", "pos", "unsup") for i in "01"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress], ids=["tar", "gz", "bz2", "xz"])
+def test_an_archive_is_whole_or_refused(pack, tmp_path):
+    """Wherever it is cut, also between two files or in one that is passed over, and whatever bit is turned."""
+    path = tmp_path / "x.tar"
+    whole = pack(packed(REVIEWS, path)[: (2 * len(REVIEWS) + 2) * 512])
+    path.write_bytes(whole)
+    assert [len(s) for s in text.read_text(path, 4000).values()] == [4, 4, 4]
+    for end in range(0, len(whole) - 512, 256) if pack is bytes else range(0, len(whole), 7):
+        path.write_bytes(whole[:end])
+        with pytest.raises(InputError, match="is not a whole tar archive"):
+            text.read_text(path, 4000)
+    header = len(whole) - 4 * 512 if pack is bytes else len(whole) // 2  # of a file that is passed over
+    path.write_bytes(whole[:header] + bytes([whole[header] ^ 255]) + whole[header + 1 :])
+    with pytest.raises(InputError, match="is not a whole tar archive"):
+        text.read_text(path, 4000)
+
+
+def test_files_at_the_top_of_an_archive(cifar, tmp_path):
+    """Made inside the folder, an archive has names without it."""
+    with tarfile.open(tmp_path / "x.tar", "w") as file:
+        for batch in cifar.iterdir():
+            file.add(batch, batch.name)
+    assert len(image.read_image(tmp_path / "x.tar")["train"]) == 18
+    packed(REVIEWS, tmp_path / "y.tar")
+    assert len(text.read_text(tmp_path / "y.tar", 4000)["train"]) == 4
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["train/pos/2.txt", "train/unsup/2.txt"])
+def test_a_file_that_claims_to_be_huge_is_refused(name, tmp_path):
+    path = tmp_path / "x.tar"
+    member = tarfile.TarInfo(name)
+    member.size = 1 << 70
+    path.write_bytes(packed(REVIEWS, path)[: 2 * len(REVIEWS) * 512] + member.tobuf(tarfile.GNU_FORMAT))
+    with pytest.raises(InputError, match=rf"x.tar: {name} has 1,180,.* bytes, which is too large"):
         text.read_text(path, 4000)
 
 
