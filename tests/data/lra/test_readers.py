@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import tarfile
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -255,6 +256,18 @@ def test_what_is_wrong_in_pairs_is_one_line(tables, row, message):
     path.write_bytes(path.read_bytes() + row)
     with pytest.raises(InputError, match=message):
         retrieval.read_retrieval(tables, 100)
+
+
+def test_no_more_than_the_beginning_of_a_paper_is_kept(tables):
+    """The public table has 147,086 pairs of whole papers."""
+    path = tables / "new_aan_pairs.train.tsv"
+    path.write_bytes(b"".join(b"%d\ta\tb\t%d %s\t%s\n" % (i % 2, i, b"x" * 50_000, b"y" * 50_000) for i in range(80)))
+    tracemalloc.start()
+    try:
+        assert len(retrieval.read_retrieval(tables, 100)["train"]) == 80
+        assert tracemalloc.get_traced_memory()[1] < path.stat().st_size / 8
+    finally:
+        tracemalloc.stop()
 
 
 def test_missing_pairs_say_what_to_get(tmp_path):
