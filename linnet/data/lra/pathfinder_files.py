@@ -179,7 +179,7 @@ def _rows(data: bytes, place: str) -> Sequence[Sequence[str]]:
                 raise ValueError("it is not a table of text")
             return [[str(cell) for cell in row] for row in table.astype(str)]
         return [line.split() for line in data.decode().splitlines() if line.strip()]
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # noqa: BLE001  numpy shows damage by errors of many kinds
         raise InputError(f"{place} is not a table of the pictures: {error}") from None
 
 

@@ -105,9 +105,11 @@ def test_what_is_wrong_in_the_public_layout_is_one_line(public):
     (folder / "metadata" / "0.npy").write_text("imgs/0 sample_0.png 0 2\n")
     with pytest.raises(InputError, match=r"0.npy, row 1: the fourth column is not a label"):
         read_public(folder)
-    (folder / "metadata" / "0.npy").write_bytes(b"\x93NUMPY\x01")
-    with pytest.raises(InputError, match=r"0.npy is not a table of the pictures"):
-        read_public(folder)
+    table = (folder / "metadata" / "7.npy").read_bytes()
+    for damaged in (b"\x93NUMPY\x01", table.replace(b"}", b"{")):
+        (folder / "metadata" / "0.npy").write_bytes(damaged)
+        with pytest.raises(InputError, match=r"0.npy is not a table of the pictures"):
+            read_public(folder)
 
 
 def test_a_sheet_frames_the_connected(public):

@@ -1,6 +1,7 @@
 """Readers of Text, Image and Retrieval: the public layouts, as folders and archives, real data, and what is wrong."""
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
@@ -211,6 +212,13 @@ def test_grey_pictures_that_are_damaged(tmp_path):
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(InputError, match="is not a whole file of grey pictures"):
         image.read_image(tmp_path)
+    noise = np.random.default_rng(0).integers(0, 9, x.shape, np.uint8)
+    np.savez_compressed(path, x_train=noise, y_train=y, x_test=noise, y_test=y)
+    whole = path.read_bytes()
+    for place in range(0, len(whole) - 1, 97):  # every kind of error that damage can be
+        path.write_bytes(whole[:place] + b"\xff\xff" + whole[place + 2 :])
+        with contextlib.suppress(InputError):
+            image.read_image(tmp_path)
     np.savez(path, x_train=x[:, :9], y_train=y, x_test=x, y_test=y)
     with pytest.raises(InputError, match=r"pictures are uint8 \(10, 9\)"):
         image.read_image(tmp_path)
