@@ -7,6 +7,7 @@ import io
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path, PurePosixPath
@@ -99,7 +100,7 @@ def _run(shards: Sequence[Shard], workers: int) -> Iterator[int]:
         return
     # A fresh process each: a fork of one in which torch has started threads could hang.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(shards)), context, initializer=_ignore_interrupts) as pool:
+    with ProcessPoolExecutor(min(workers, len(shards)), context, initializer=_follow_parent) as pool:
         try:
             for future in as_completed([pool.submit(shard.write) for shard in shards]):
                 yield future.result()
@@ -108,9 +109,17 @@ def _run(shards: Sequence[Shard], workers: int) -> Iterator[int]:
             raise
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process; the first one tells the others when to stop."""
+def _follow_parent() -> None:
+    """Ctrl-C reaches every process, but the first one tells the others when to stop; killed, it takes them along."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this runs in a worker
+    parent.join()
+    os._exit(1)  # a worker waits for work for ever else, since it holds the other end of its own pipe
 
 
 def read_shards(folder: Path) -> Sequences:

@@ -3,6 +3,9 @@
 import io
 import json
 import os
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -50,6 +53,19 @@ def test_two_processes_write_what_one_does(tmp_path):
     one, two = (read_shards(tmp_path / str(workers)) for workers in (1, 2))
     assert np.array_equal(one.tokens, two.tokens)
     assert np.array_equal(one.labels, two.labels)
+
+
+@pytest.mark.timeout(120)
+def test_workers_end_with_a_process_that_is_killed(tmp_path):
+    """Their pipe ends when the last of them has gone, so that reading it waits for all."""
+    code = f"from linnet.data.lra.pathfinder_files import *; write_shards(Path({str(tmp_path)!r}), 3000, 0, 2, shard=9)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        while not list(tmp_path.glob("shard-*")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.kill()
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
 
 
 def test_what_another_process_is_writing_stays(tmp_path):
