@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,16 @@ def save_arrays(path: Path, about: str, arrays: Arrays) -> None:
     from safetensors.numpy import save
 
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write_atomic(path, save(whole, {"about": f"{FORMAT} {about}", "sha256": digest(whole)}))
+    write_atomic(path, _in_order(save(whole, {"about": f"{FORMAT} {about}", "sha256": digest(whole)})))
+
+
+def _in_order(data: bytes) -> bytes:
+    """A file with what it says of itself sorted: safetensors does not, and two files of the same arrays differed."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return data[:8] + text.ljust(size) + data[8 + size :]
 
 
 def load_arrays(path: Path, about: str) -> Arrays | None:

@@ -73,6 +73,15 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path, sequences):
     )
 
 
+def test_the_same_arrays_are_the_same_bytes(tmp_path, sequences):
+    path, found = tmp_path / "x", set()
+    for _ in range(20):
+        save_arrays(path, "about ü", sequences.arrays("p"))
+        found.add(path.read_bytes())
+    assert len(found) == 1
+    assert digest(load_arrays(path, "about ü") or {}) == digest(sequences.arrays("p"))
+
+
 def test_a_file_is_used_for_what_it_is_about_only(tmp_path, sequences):
     save_arrays(tmp_path / "x", "one", sequences.arrays("p"))
     assert load_arrays(tmp_path / "x", "other") is None
