@@ -319,8 +319,11 @@ def test_what_is_wrong_in_citations_is_one_line(citations):
     (citations / "citations.tsv").write_text("P1\tQ2\n")
     with pytest.raises(InputError, match=r"citations.tsv, line 1: 'Q2' is no id in docs.tsv.xz"):
         retrieval.read_small(citations, 100)
+    (citations / "citations.tsv").write_text("P1\tP2\n")
+    with pytest.raises(InputError, match=rf"{citations}: no two papers of the \w+ split cite each other"):
+        retrieval.read_small(citations, 100)
     (citations / "citations.tsv").unlink()
-    with pytest.raises(InputError, match=r"citations.tsv does not exist"):
+    with pytest.raises(InputError, match=r"citations.tsv does not exist: .* https://.* by data.path"):
         retrieval.read_small(citations, 100)
     (citations / "docs.tsv.xz").write_bytes(lzma.compress(b"P1\tx\nP1\ty\n"))
     with pytest.raises(InputError, match=r"docs.tsv.xz, line 2: the id 'P1' is there twice"):
