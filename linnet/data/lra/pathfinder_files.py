@@ -77,12 +77,13 @@ def write_shards(
 ) -> None:
     """Generate `count` pictures; what is there already stays. The same for any number of worker processes."""
     about = {"rules": RULES, "count": count, "seed": seed, "shard": shard}
-    if (folder / ABOUT).exists() and read_json(folder / ABOUT) != about:
+    if not (folder / ABOUT).exists():
+        with one_line_errors("write", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / ABOUT, about)
+    elif read_json(folder / ABOUT) != about:
         raise InputError(f"{folder} holds other pictures ({ABOUT} says which): name another folder")
-    with one_line_errors("write", folder):
-        folder.mkdir(parents=True, exist_ok=True)
     clean(folder, older_than=DAY)  # what a killed process left, not what another is writing
-    write_json(folder / ABOUT, about)
     todo = [shard for shard in _shards(folder, about) if shard.load() is None]
     done = count - sum(shard.size for shard in todo)
     if progress is not None:

@@ -12,7 +12,7 @@ import pytest
 
 from linnet.data.lra.pathfinder_files import ABOUT, read_public, read_shards, sheet, write_shards
 from linnet.data.lra.png import encode
-from linnet.errors import InputError
+from linnet.errors import InputError, LinnetError
 from linnet.storage import temporary_name
 
 
@@ -45,6 +45,17 @@ def test_other_pictures_are_not_mixed_in(tmp_path):
         (tmp_path / ABOUT).write_text(json.dumps(wrong))
         with pytest.raises(InputError, match="is not of pictures that this linnet generated"):
             read_shards(tmp_path)
+
+
+def test_a_finished_set_is_not_written_to(tmp_path, monkeypatch):
+    """So that it can lie where only others may write."""
+    write_shards(tmp_path, 3, 0, 1)
+
+    def refuse(path, data):
+        raise LinnetError(f"cannot write {path}: Read-only file system")
+
+    monkeypatch.setattr("linnet.storage.files.write_atomic", refuse)
+    write_shards(tmp_path, 3, 0, 1)
 
 
 def test_two_processes_write_what_one_does(tmp_path):
