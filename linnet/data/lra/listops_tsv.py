@@ -6,6 +6,7 @@ parentheses say nothing that the brackets do not; a reader checks that they agre
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,6 +75,8 @@ def write_tsv(
             with temporary.open("x") as file:
                 file.write(f"{HEADER}\n")
                 file.writelines(f"{source}\t{value}\n" for source, value in itertools.islice(rows, size))
+                file.flush()
+                os.fsync(file.fileno())  # a power cut must not leave the name of a file that is not there
         for path, temporary in zip(paths, temporaries, strict=True):
             temporary.replace(path)
     return paths
