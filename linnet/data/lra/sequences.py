@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.data.corpora import SPLITS
-from linnet.data.packing import default_cache
+from linnet.data.packing import DAY, default_cache
 from linnet.errors import InputError, LinnetError
-from linnet.storage import write_atomic
+from linnet.storage import clean, write_atomic
 
 Arrays = dict[str, NDArray[Any]]
 FORMAT = "linnet-arrays-1"
@@ -103,6 +103,7 @@ def cached(about: str, build: Callable[[], Arrays], cache: Path | None) -> Array
         with contextlib.suppress(OSError, LinnetError):
             folder.mkdir(parents=True, exist_ok=True)
             save_arrays(path, about, arrays)
+            clean(folder, older_than=DAY)  # what a killed process left
     return arrays
 
 
