@@ -24,6 +24,7 @@ class ListOps(ArenaTask):
     classes = 10
     tokens = 1 + len(SYMBOLS)
     vocab_size = 32
+    generated = True
 
     def read(self) -> dict[str, Sequences]:
         """Generated or read, and kept in the cache."""
