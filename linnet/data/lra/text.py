@@ -33,8 +33,8 @@ def read_text(path: Path, length: int, progress: Callable[[int, int], None] | No
     for split, (rows, labels) in found.items():
         for label, name in enumerate(CLASSES):
             if label not in labels:
-                raise InputError(f"{path} has no reviews {split}/{name}: {MISSING}" if not rows else
-                                 f"{path} has no reviews {split}/{name}")  # fmt: skip
+                get = f": {MISSING}" if not rows else ""
+                raise InputError(f"{path} has no reviews {split}/{name}{get}")
     splits = {split: Sequences.of(rows, labels) for split, (rows, labels) in found.items()}
     return {"train": splits["train"], "valid": splits["test"], "test": splits["test"]}
 
@@ -43,6 +43,8 @@ def _read_tables(path: Path) -> Iterator[Review]:
     """Two tables of label, id and text."""
     for split in ("train", "test"):
         for place, (label, _, text) in read_rows(path / f"{split}.tsv.xz", 3):
+            if not text:
+                raise InputError(f"{place}: the text is empty")
             yield split, read_label(label, place, 2), check_text(text, place)
 
 

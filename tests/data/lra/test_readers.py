@@ -149,6 +149,7 @@ def test_tables_of_reviews(tmp_path):
         (good + b"2\tc\tbad\n", r"test.tsv.xz, line 3: the label is 2: it must be 0 to 1"),
         (good + b"x\tc\tbad\n", r"line 3: the label is 'x': it must be a number from 0 to 1"),
         (good + b"1\tc\n", r"line 3: it has 2 columns, not 3"),
+        (good + b"1\tc\t\n", r"test.tsv.xz, line 3: the text is empty"),
         (good + b"1\tc\t\xff\n", r"line 3: the byte 0xff is not UTF-8 text"),
     ):
         (tmp_path / "test.tsv.xz").write_bytes(lzma.compress(content))
