@@ -87,9 +87,7 @@ def read_tsv(path: Path, longest: int, progress: Callable[[int, int], None] | No
     parts = [_check(block, longest) for block in _blocks(path, progress)]
     if not parts:
         raise InputError(f"{path} has no rows after its header")
-    lengths = np.concatenate([np.diff(part.starts) for part in parts])
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    return Trees(np.concatenate([p.tokens for p in parts]), starts, np.concatenate([p.values for p in parts]))
+    return Trees.join(parts)
 
 
 class Row:
