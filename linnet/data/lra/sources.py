@@ -18,6 +18,7 @@ from linnet.errors import InputError
 LARGEST = 1 << 28  # bytes of one file in an archive; a batch of CIFAR-10 has 31 million
 COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 Progress = Callable[[int, int], None]
+Wanted = Callable[[PurePosixPath], bool]
 
 
 class File(NamedTuple):
@@ -38,9 +39,7 @@ def data_folder(name: str, missing: str) -> Path:
     return place
 
 
-def read_files(
-    path: Path, wanted: Callable[[PurePosixPath], bool], missing: str, progress: Progress | None = None
-) -> Iterator[File]:
+def read_files(path: Path, wanted: Wanted, missing: str, progress: Progress | None = None) -> Iterator[File]:
     """Every wanted file under a folder, by name, or in a tar archive, in its order; `missing` says what to get."""
     if path.is_dir():
         names = sorted(file for file in path.rglob("*") if wanted(PurePosixPath(file.as_posix())) and file.is_file())
@@ -54,9 +53,7 @@ def read_files(
         raise InputError(f"{path} does not exist: {missing}")
 
 
-def _read_archive(
-    path: Path, wanted: Callable[[PurePosixPath], bool], progress: Progress | None
-) -> Iterator[File]:
+def _read_archive(path: Path, wanted: Wanted, progress: Progress | None) -> Iterator[File]:
     """The wanted files of an archive; one that is cut short or damaged anywhere is a one-line error."""
     try:
         with path.open("rb") as raw, _unpacked(raw) as file, tarfile.open(fileobj=file, mode="r|") as archive:
