@@ -64,7 +64,8 @@ def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
             raise LinnetError(f"the runs on {task} had different budgets: {sorted(budgets)}")
         ((steps, batch, context, rate),) = budgets
         size = f"{steps:,} steps of {batch} {'pairs' if 'retrieval' in task else 'sequences'}"
-        parts.append(f"{task.removeprefix('lra/')} {size} of up to {context:,} tokens, rate {rate:g}, {_error(records, task)}")
+        size += f" of up to {context:,} tokens, rate {rate:g}"
+        parts.append(f"{task.removeprefix('lra/')} {size}, {_error(records, task)}")
     first = records[0]
     versions = f"linnet {first['environment']['linnet']}, torch {first['environment']['torch']}"
     shares = [record["loading"] / record["seconds"] for record in records if record.get("loading")]

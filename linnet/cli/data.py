@@ -9,7 +9,10 @@ from linnet.cli import Json, print_json
 from linnet.errors import InputError, unknown
 
 GENERATED = ("listops", "pathfinder")
-OPTIONS = {"listops": ("--out", "--train", "--valid", "--test"), "pathfinder": ("--out", "--count", "--preview")}
+OPTIONS = {
+    "listops": ("--out", "--train", "--valid", "--test", "--seed"),
+    "pathfinder": ("--out", "--count", "--preview", "--seed"),
+}
 FETCHED = ("text", "image", "retrieval", "retrieval_small")
 What = Annotated[
     str, typer.Argument(help=f"To make: {', '.join(GENERATED)}. To ask about: {', '.join(FETCHED)}.", metavar="WHAT")
@@ -22,7 +25,7 @@ Pictures = Annotated[int | None, typer.Option("--count", min=3, help="Pictures t
 Preview = Annotated[
     Path | None, typer.Option("--preview", help="Also draw 32 of them in a .png; framed: one path.", metavar="FILE")
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same data.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="The same seed gives the same data; 0 by default.")]
 
 
 def command(
@@ -33,7 +36,7 @@ def command(
     test: Test = None,
     count: Pictures = None,
     preview: Preview = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     json: Json = False,
 ) -> None:
     """Make a data set, or say where to get it.
@@ -51,8 +54,8 @@ def command(
     """
     if what not in (*GENERATED, *FETCHED):
         raise unknown("data set", what, (*GENERATED, *FETCHED))
-    given = {"--out": out, "--train": train, "--valid": valid, "--test": test, "--count": count, "--preview": preview}
-    for option, value in given.items():
+    sizes = {"--train": train, "--valid": valid, "--test": test, "--count": count}
+    for option, value in {"--out": out, **sizes, "--preview": preview, "--seed": seed}.items():
         if value is not None and option not in OPTIONS.get(what, ()):
             raise InputError(f"{option} is {value}: {what} does not have this option")
     if what in FETCHED:
@@ -60,9 +63,9 @@ def command(
     elif out is None:
         raise InputError("--out is missing: name the folder to write to")
     elif what == "listops":
-        _make_listops(out, (train or 96_000, valid or 2_000, test or 2_000), seed, json)
+        _make_listops(out, (train or 96_000, valid or 2_000, test or 2_000), seed or 0, json)
     else:
-        _make_pathfinder(out, count or 200_000, seed, preview, json)
+        _make_pathfinder(out, count or 200_000, seed or 0, preview, json)
 
 
 def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool) -> None:

@@ -47,6 +47,7 @@ def test_where_data_are_to_be_had(run, what, tmp_path, monkeypatch):
         ("listops", "--out is missing"),
         ("lisops", "did you mean 'listops'?"),
         ("text --count 5", "--count is 5: text does not have this option"),
+        ("image --seed 0", "--seed is 0: image does not have this option"),
         ("listops --out x --preview y.png", "--preview is y.png: listops does not have this option"),
         ("pathfinder --out x --preview y.jpg", "--preview is y.jpg: it must be a .png in a folder that exists"),
         ("pathfinder --out x --count 2", "--count"),

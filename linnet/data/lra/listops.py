@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -37,6 +37,13 @@ class Trees(NamedTuple):
     tokens: Bytes
     starts: Ints
     values: Bytes
+
+    @staticmethod
+    def join(parts: Sequence["Trees"]) -> "Trees":
+        """The trees of all parts, in their order."""
+        length = np.concatenate([np.diff(part.starts) for part in parts])
+        tokens, values = np.concatenate([p.tokens for p in parts]), np.concatenate([p.values for p in parts])
+        return Trees(tokens, np.concatenate([[0], np.cumsum(length)]), values)
 
     def select(self, rows: Ints) -> "Trees":
         """Some of them, in this order."""

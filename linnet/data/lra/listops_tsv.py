@@ -6,6 +6,7 @@ parentheses say nothing that the brackets do not; a reader checks that they agre
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,6 +75,8 @@ def write_tsv(
             with temporary.open("x") as file:
                 file.write(f"{HEADER}\n")
                 file.writelines(f"{source}\t{value}\n" for source, value in itertools.islice(rows, size))
+                file.flush()
+                os.fsync(file.fileno())  # a power cut must not leave the name of a file that is not there
         for path, temporary in zip(paths, temporaries, strict=True):
             temporary.replace(path)
     return paths
@@ -84,9 +87,7 @@ def read_tsv(path: Path, longest: int, progress: Callable[[int, int], None] | No
     parts = [_check(block, longest) for block in _blocks(path, progress)]
     if not parts:
         raise InputError(f"{path} has no rows after its header")
-    lengths = np.concatenate([np.diff(part.starts) for part in parts])
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    return Trees(np.concatenate([p.tokens for p in parts]), starts, np.concatenate([p.values for p in parts]))
+    return Trees.join(parts)
 
 
 class Row:

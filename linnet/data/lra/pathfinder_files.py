@@ -7,6 +7,7 @@ import io
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path, PurePosixPath
@@ -76,12 +77,13 @@ def write_shards(
 ) -> None:
     """Generate `count` pictures; what is there already stays. The same for any number of worker processes."""
     about = {"rules": RULES, "count": count, "seed": seed, "shard": shard}
-    if (folder / ABOUT).exists() and read_json(folder / ABOUT) != about:
+    if not (folder / ABOUT).exists():
+        with one_line_errors("write", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / ABOUT, about)
+    elif read_json(folder / ABOUT) != about:
         raise InputError(f"{folder} holds other pictures ({ABOUT} says which): name another folder")
-    with one_line_errors("write", folder):
-        folder.mkdir(parents=True, exist_ok=True)
     clean(folder, older_than=DAY)  # what a killed process left, not what another is writing
-    write_json(folder / ABOUT, about)
     todo = [shard for shard in _shards(folder, about) if shard.load() is None]
     done = count - sum(shard.size for shard in todo)
     if progress is not None:
@@ -99,7 +101,7 @@ def _run(shards: Sequence[Shard], workers: int) -> Iterator[int]:
         return
     # A fresh process each: a fork of one in which torch has started threads could hang.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(shards)), context, initializer=_ignore_interrupts) as pool:
+    with ProcessPoolExecutor(min(workers, len(shards)), context, initializer=_follow_parent) as pool:
         try:
             for future in as_completed([pool.submit(shard.write) for shard in shards]):
                 yield future.result()
@@ -108,9 +110,17 @@ def _run(shards: Sequence[Shard], workers: int) -> Iterator[int]:
             raise
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process; the first one tells the others when to stop."""
+def _follow_parent() -> None:
+    """Ctrl-C reaches every process, but the first one tells the others when to stop; killed, it takes them along."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this runs in a worker
+    parent.join()
+    os._exit(1)  # a worker waits for work for ever else, since it holds the other end of its own pipe
 
 
 def read_shards(folder: Path) -> Sequences:
@@ -143,8 +153,8 @@ def read_public(folder: Path, progress: Callable[[int, int], None] | None = None
     def wanted(name: PurePosixPath) -> bool:
         return name.suffix == ".png"
 
-    for place, data in read_files(folder / "imgs", wanted, progress):
-        name = "/".join(PurePosixPath(place).parts[-2:])
+    for place, path, data in read_files(folder / "imgs", wanted, MISSING, progress):
+        name = "/".join(path.parts[-2:])
         if not data:
             continue
         if name not in labels:
@@ -162,7 +172,7 @@ def read_public(folder: Path, progress: Callable[[int, int], None] | None = None
 def _labels(folder: Path) -> dict[str, int]:
     """The label of each picture, as `N/sample_M.png`."""
     labels: dict[str, int] = {}
-    for place, data in read_files(folder / "metadata", lambda name: name.suffix == ".npy"):
+    for place, _, data in read_files(folder / "metadata", lambda name: name.suffix == ".npy", MISSING):
         for number, row in enumerate(_rows(data, place), 1):
             if len(row) < 4 or row[3] not in ("0", "1"):
                 raise InputError(f"{place}, row {number}: the fourth column is not a label, 0 or 1")
@@ -179,7 +189,7 @@ def _rows(data: bytes, place: str) -> Sequence[Sequence[str]]:
                 raise ValueError("it is not a table of text")
             return [[str(cell) for cell in row] for row in table.astype(str)]
         return [line.split() for line in data.decode().splitlines() if line.strip()]
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # noqa: BLE001  numpy shows damage by errors of many kinds
         raise InputError(f"{place} is not a table of the pictures: {error}") from None
 
 

@@ -24,7 +24,10 @@ MISSING = (
     "https://github.com/google-research/long-range-arena and name its folder tsv_data by data.path "
     "(a small real set is the task lra/retrieval_small)"
 )
-MISSING_SMALL = "lra/retrieval_small needs docs.tsv.xz (id, text) and citations.tsv (citing, cited): name their folder"
+MISSING_SMALL = (
+    "lra/retrieval_small needs docs.tsv.xz (id, text) and citations.tsv (citing id, cited id): make them of papers of "
+    "https://aclanthology.org and name their folder by data.path"
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def read_retrieval(path: Path, length: int, progress: Callable[[int, int], None]
 
 def default_path() -> Path:
     """The small set in LINNET_DATA."""
-    return data_folder("aan-small", f"{MISSING_SMALL} by data.path")
+    return data_folder("aan-small", MISSING_SMALL)
 
 
 def read_small(path: Path, length: int, seed: int = 0) -> dict[str, Pairs]:
@@ -100,10 +103,14 @@ def read_small(path: Path, length: int, seed: int = 0) -> dict[str, Pairs]:
             if name not in texts:
                 raise InputError(f"{place}: {name.decode('ascii', 'replace')!r} is no id in docs.tsv.xz")
         cited.setdefault(pair[0], set()).add(pair[1])
-    return {
+    splits = {
         split: _draw_pairs([n for n in texts if texts[n] and _split_of(n, seed) == split], texts, cited, length, seed)
         for split in NAMES
     }
+    for split, pairs in splits.items():
+        if not len(pairs):
+            raise InputError(f"{path}: no two papers of the {split} split cite each other: give more of them")
+    return splits
 
 
 def _file(path: Path, name: str) -> Path:
@@ -137,6 +144,4 @@ def _draw_pairs(
             if free:
                 other = free[int(_uniform(b"other", citing, target, seed) * len(free))]
                 found.append((numbers[citing], numbers[other], 0))
-    if not found:
-        raise InputError("the citations leave a split without pairs: give more papers")
     return library.pairs(found)

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.data.corpora import SPLITS
-from linnet.data.packing import default_cache
+from linnet.data.packing import DAY, default_cache
 from linnet.errors import InputError, LinnetError
-from linnet.storage import write_atomic
+from linnet.storage import clean, write_atomic
 
 Arrays = dict[str, NDArray[Any]]
 FORMAT = "linnet-arrays-1"
@@ -107,6 +108,7 @@ def cached(about: str, build: Callable[[], Arrays], cache: Path | None) -> Array
         with contextlib.suppress(OSError, LinnetError):
             folder.mkdir(parents=True, exist_ok=True)
             save_arrays(path, about, arrays)
+            clean(folder, older_than=DAY)  # what a killed process left
     return arrays
 
 
@@ -115,7 +117,16 @@ def save_arrays(path: Path, about: str, arrays: Arrays) -> None:
     from safetensors.numpy import save
 
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write_atomic(path, save(whole, {"about": f"{FORMAT} {about}", "sha256": digest(whole)}))
+    write_atomic(path, _in_order(save(whole, {"about": f"{FORMAT} {about}", "sha256": digest(whole)})))
+
+
+def _in_order(data: bytes) -> bytes:
+    """A file with what it says of itself sorted: safetensors does not, and two files of the same arrays differed."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return data[:8] + text.ljust(size) + data[8 + size :]
 
 
 def load_arrays(path: Path, about: str) -> Arrays | None:

@@ -3,17 +3,30 @@
 An archive is read from beginning to end and never unpacked, so that nothing in it can be written anywhere.
 """
 
+import bz2
+import gzip
 import lzma
 import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import IO, Any, NamedTuple
 
 from linnet.errors import InputError
 
-LARGEST = 1 << 32  # bytes of one file
+LARGEST = 1 << 28  # bytes of one file in an archive; a batch of CIFAR-10 has 31 million
+COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 Progress = Callable[[int, int], None]
+Wanted = Callable[[PurePosixPath], bool]
+
+
+class File(NamedTuple):
+    """A file that was read: where it is, for messages, its name in the folder or archive, and its content."""
+
+    place: str
+    name: PurePosixPath
+    data: bytes
 
 
 def data_folder(name: str, missing: str) -> Path:
@@ -26,62 +39,87 @@ def data_folder(name: str, missing: str) -> Path:
     return place
 
 
-def read_files(
-    path: Path, wanted: Callable[[PurePosixPath], bool], progress: Progress | None = None
-) -> Iterator[tuple[str, bytes]]:
-    """The name and content of every wanted file under a folder, by name, or in a tar archive, in its order."""
+def read_files(path: Path, wanted: Wanted, missing: str, progress: Progress | None = None) -> Iterator[File]:
+    """Every wanted file under a folder, by name, or in a tar archive, in its order; `missing` says what to get."""
     if path.is_dir():
         names = sorted(file for file in path.rglob("*") if wanted(PurePosixPath(file.as_posix())) and file.is_file())
         for done, file in enumerate(names, 1):
-            yield str(file), read_bytes(file)
+            yield File(str(file), PurePosixPath(file.as_posix()), read_bytes(file))
             if progress is not None:
                 progress(done, len(names))
     elif path.is_file():
         yield from _read_archive(path, wanted, progress)
     else:
-        raise InputError(f"{path} does not exist")
+        raise InputError(f"{path} does not exist: {missing}")
 
 
-def _read_archive(
-    path: Path, wanted: Callable[[PurePosixPath], bool], progress: Progress | None
-) -> Iterator[tuple[str, bytes]]:
-    """The wanted files of an archive; one that is cut short or damaged is a one-line error."""
+def _read_archive(path: Path, wanted: Wanted, progress: Progress | None) -> Iterator[File]:
+    """The wanted files of an archive; one that is cut short or damaged anywhere is a one-line error."""
     try:
-        with path.open("rb") as raw, tarfile.open(fileobj=raw, mode="r|*") as archive:
+        with path.open("rb") as raw, _unpacked(raw) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             total = path.stat().st_size
             for member in archive:
-                if member.isfile() and wanted(PurePosixPath(member.name)):
-                    if member.size > LARGEST:
-                        raise InputError(f"{path}: {member.name} has {member.size:,} bytes, which is too large")
-                    content = archive.extractfile(member)
-                    assert content is not None  # it is a file
-                    yield f"{path}: {member.name}", content.read()
+                name = PurePosixPath(member.name)
+                if member.size > LARGEST:
+                    raise InputError(f"{path}: {name} has {member.size:,} bytes, which is too large")
+                content = archive.extractfile(member) if member.isfile() and wanted(name) else None
+                if content is not None:
+                    yield File(f"{path}: {name}", name, content.read())
                 if progress is not None:
                     progress(raw.tell(), total)
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            _check_end(archive)
+    except InputError:
+        raise
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
         raise InputError(f"{path} is not a whole tar archive: {error}") from None
 
 
+def _unpacked(raw: IO[bytes]) -> IO[bytes]:
+    """A file as it was before it was compressed; unlike tarfile's own, these readers check all of it."""
+    first = raw.read(6)
+    raw.seek(0)
+    for magic, opener in COMPRESSED.items():
+        if first.startswith(magic):
+            return opener(raw)
+    return raw
+
+
+def _check_end(archive: tarfile.TarFile) -> None:
+    """Refuse an archive that does not end in zeros: tarfile takes a damaged or missing header for the end."""
+    file = archive.fileobj
+    assert file is not None  # it is open
+    whole = file.tell() == archive.offset + tarfile.BLOCKSIZE
+    while block := file.read(1 << 16):
+        whole = whole and not block.strip(b"\0")
+    if not whole:
+        raise tarfile.ReadError("it is cut short or damaged")
+
+
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, unpacked if its name ends in .xz."""
+    """The content of a file."""
     try:
-        data = path.read_bytes()
-        return lzma.decompress(data) if path.suffix == ".xz" else data
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def read_rows(path: Path, columns: int) -> Iterator[tuple[str, list[bytes]]]:
+    """The rows of a file of tab-separated columns without a header, each with its place; .xz is unpacked.
+
+    One row at a time is in memory: the 147,086 public pairs of Retrieval are whole papers.
+    """
+    try:
+        with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if row := line.removesuffix(b"\n").removesuffix(b"\r"):
+                    cells = row.split(b"\t")
+                    if len(cells) != columns:
+                        raise InputError(f"{path}, line {number}: it has {len(cells)} columns, not {columns}")
+                    yield f"{path}, line {number}", cells
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except (lzma.LZMAError, EOFError) as error:
         raise InputError(f"{path} is not a whole .xz file: {error}") from None
-
-
-def read_rows(path: Path, columns: int) -> Iterator[tuple[str, list[bytes]]]:
-    """The rows of a file of tab-separated columns without a header, each with its place."""
-    data = read_bytes(path)
-    for number, line in enumerate(data.split(b"\n"), 1):
-        if line:
-            cells = line.removesuffix(b"\r").split(b"\t")
-            if len(cells) != columns:
-                raise InputError(f"{path}, line {number}: it has {len(cells)} columns, not {columns}")
-            yield f"{path}, line {number}", cells
 
 
 def read_label(cell: bytes, place: str, classes: int) -> int:
@@ -105,5 +143,3 @@ def check_text(text: bytes, place: str) -> bytes:
     except UnicodeDecodeError as error:
         raise InputError(f"{place}: the byte 0x{text[error.start]:02x} is not UTF-8 text") from None
     return text
-
-

@@ -33,8 +33,8 @@ def read_text(path: Path, length: int, progress: Callable[[int, int], None] | No
     for split, (rows, labels) in found.items():
         for label, name in enumerate(CLASSES):
             if label not in labels:
-                raise InputError(f"{path} has no reviews {split}/{name}: {MISSING}" if not rows else
-                                 f"{path} has no reviews {split}/{name}")  # fmt: skip
+                get = f": {MISSING}" if not rows else ""
+                raise InputError(f"{path} has no reviews {split}/{name}{get}")
     splits = {split: Sequences.of(rows, labels) for split, (rows, labels) in found.items()}
     return {"train": splits["train"], "valid": splits["test"], "test": splits["test"]}
 
@@ -43,6 +43,8 @@ def _read_tables(path: Path) -> Iterator[Review]:
     """Two tables of label, id and text."""
     for split in ("train", "test"):
         for place, (label, _, text) in read_rows(path / f"{split}.tsv.xz", 3):
+            if not text:
+                raise InputError(f"{place}: the text is empty")
             yield split, read_label(label, place, 2), check_text(text, place)
 
 
@@ -52,8 +54,8 @@ def _read_public(path: Path, progress: Callable[[int, int], None] | None) -> Ite
     def wanted(name: PurePosixPath) -> bool:
         return name.suffix == ".txt" and name.parts[-3:-2] in (("train",), ("test",)) and name.parts[-2] in CLASSES
 
-    for place, text in read_files(path, wanted, progress):
-        split, kind = PurePosixPath(place).parts[-3:-1]
+    for place, name, text in read_files(path, wanted, MISSING, progress):
+        split, kind = name.parts[-3:-1]
         if not text:
             raise InputError(f"{place} is empty")
         yield split, CLASSES.index(kind), check_text(text, place)

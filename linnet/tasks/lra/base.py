@@ -37,6 +37,7 @@ class ArenaTask(Task):
     vocab_size: ClassVar[int]
     padded: ClassVar[bool] = True  # 0 is padding, not a token
     between: ClassVar[str] = " "  # two symbols, where they are read
+    generated: ClassVar[bool] = False  # where no path is named
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
@@ -44,6 +45,8 @@ class ArenaTask(Task):
         super().__init__(config, cache, folder, work)
         assert isinstance(config.data, ArenaConfig)  # the configuration of these tasks
         self.data = config.data
+        if self.data.count is not None and (self.data.path is not None or not self.generated):
+            raise InputError(f"data.count is {self.data.count}: these data are read, and read whole")
         if cache is None and self.data.cache is not None:
             self.cache = Path(self.data.cache)
         self.splits = self.read()

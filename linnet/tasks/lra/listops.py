@@ -24,6 +24,7 @@ class ListOps(ArenaTask):
     classes = 10
     tokens = 1 + len(SYMBOLS)
     vocab_size = 32
+    generated = True
 
     def read(self) -> dict[str, Sequences]:
         """Generated or read, and kept in the cache."""
@@ -52,10 +53,7 @@ class ListOps(ArenaTask):
         show = self.work("generating ListOps")
 
         def build() -> Arrays:
-            parts = list(generate(seed, count, progress=show))
-            starts = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part.starts) for part in parts]))])
-            tokens, values = (np.concatenate([getattr(p, name) for p in parts]) for name in ("tokens", "values"))
-            return _arrays(Trees(tokens, starts, values), "all")
+            return _arrays(Trees.join(list(generate(seed, count, progress=show))), "all")
 
         whole = Sequences.from_arrays(cached(f"listops 1 {seed} {count}", build, self.cache), "all")
         return whole.split(HELD_OUT)

@@ -26,6 +26,7 @@ class Pathfinder(ArenaTask):
     tokens = 256
     vocab_size = 512
     padded = False
+    generated = True
 
     def read(self) -> dict[str, Sequences]:
         """Row after row; public pictures, which come in the order of their making, are shuffled first."""

@@ -1,6 +1,7 @@
 """The public TSV form of ListOps: written, read again, and refused with file and line where it is wrong."""
 
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -26,6 +27,14 @@ def test_files_hold_the_generated_trees_in_order(written):
     assert np.array_equal(np.concatenate([part.tokens for part in parts]), trees.tokens)
     assert np.array_equal(np.concatenate([part.values for part in parts]), trees.values)
     assert sorted(path.name for path in written.iterdir()) == sorted(NAMES.values())
+
+
+def test_files_are_on_the_disk_before_they_get_their_names(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append((os.fstat(number), list(tmp_path.glob("basic*")))))
+    paths = write_tsv(tmp_path, {"train": 3, "valid": 2, "test": 1}, seed=5)
+    assert [(stat.st_ino, stat.st_size) for stat, _ in synced] == [(p.stat().st_ino, p.stat().st_size) for p in paths]
+    assert not any(named for _, named in synced)
 
 
 @pytest.mark.parametrize("after", [10, 33])

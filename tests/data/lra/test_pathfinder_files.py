@@ -3,13 +3,16 @@
 import io
 import json
 import os
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 
 from linnet.data.lra.pathfinder_files import ABOUT, read_public, read_shards, sheet, write_shards
 from linnet.data.lra.png import encode
-from linnet.errors import InputError
+from linnet.errors import InputError, LinnetError
 from linnet.storage import temporary_name
 
 
@@ -44,12 +47,36 @@ def test_other_pictures_are_not_mixed_in(tmp_path):
             read_shards(tmp_path)
 
 
+def test_a_finished_set_is_not_written_to(tmp_path, monkeypatch):
+    """So that it can lie where only others may write."""
+    write_shards(tmp_path, 3, 0, 1)
+
+    def refuse(path, data):
+        raise LinnetError(f"cannot write {path}: Read-only file system")
+
+    monkeypatch.setattr("linnet.storage.files.write_atomic", refuse)
+    write_shards(tmp_path, 3, 0, 1)
+
+
 def test_two_processes_write_what_one_does(tmp_path):
     for workers in (1, 2):
         write_shards(tmp_path / str(workers), 12, 4, workers, shard=5)
     one, two = (read_shards(tmp_path / str(workers)) for workers in (1, 2))
     assert np.array_equal(one.tokens, two.tokens)
     assert np.array_equal(one.labels, two.labels)
+
+
+@pytest.mark.timeout(120)
+def test_workers_end_with_a_process_that_is_killed(tmp_path):
+    """Their pipe ends when the last of them has gone, so that reading it waits for all."""
+    code = f"from linnet.data.lra.pathfinder_files import *; write_shards(Path({str(tmp_path)!r}), 3000, 0, 2, shard=9)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        while not list(tmp_path.glob("shard-*")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.kill()
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
 
 
 def test_what_another_process_is_writing_stays(tmp_path):
@@ -105,9 +132,11 @@ def test_what_is_wrong_in_the_public_layout_is_one_line(public):
     (folder / "metadata" / "0.npy").write_text("imgs/0 sample_0.png 0 2\n")
     with pytest.raises(InputError, match=r"0.npy, row 1: the fourth column is not a label"):
         read_public(folder)
-    (folder / "metadata" / "0.npy").write_bytes(b"\x93NUMPY\x01")
-    with pytest.raises(InputError, match=r"0.npy is not a table of the pictures"):
-        read_public(folder)
+    table = (folder / "metadata" / "7.npy").read_bytes()
+    for damaged in (b"\x93NUMPY\x01", table.replace(b"}", b"{")):
+        (folder / "metadata" / "0.npy").write_bytes(damaged)
+        with pytest.raises(InputError, match=r"0.npy is not a table of the pictures"):
+            read_public(folder)
 
 
 def test_a_sheet_frames_the_connected(public):

@@ -1,8 +1,12 @@
 """Readers of Text, Image and Retrieval: the public layouts, as folders and archives, real data, and what is wrong."""
 
+import bz2
+import contextlib
+import gzip
 import io
 import lzma
 import tarfile
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -50,8 +54,9 @@ def test_what_is_wrong_in_reviews_is_one_line(reviews, tmp_path):
     (reviews / "test" / "neg" / "1_7.txt").write_bytes(b"")
     with pytest.raises(InputError, match=r"1_7.txt is empty"):
         text.read_text(reviews, 4000)
-    with pytest.raises(InputError, match="nowhere does not exist"):
-        text.read_text(tmp_path / "nowhere", 4000)
+    for read in (lambda path: text.read_text(path, 4000), image.read_image):
+        with pytest.raises(InputError, match=r"nowhere does not exist: LRA .* needs .*https://"):
+            read(tmp_path / "nowhere")
     (tmp_path / "bare").mkdir()
     with pytest.raises(InputError, match=r"has no reviews train/neg: .*get aclImdb_v1.tar.gz from https://"):
         text.read_text(tmp_path / "bare", 4000)
@@ -64,6 +69,57 @@ def test_a_cut_archive_is_one_line(reviews, tmp_path):
         text.read_text(path, 4000)
     path.write_bytes(b"no archive at all")
     with pytest.raises(InputError, match=r"x.tar.gz is not a whole tar archive"):
+        text.read_text(path, 4000)
+
+
+def packed(names, path, content=b"text"):
+    """A plain archive of files that all say the same."""
+    with tarfile.open(path, "w") as file:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return path.read_bytes()
+
+
+REVIEWS = [f"{split}/{kind}/{i}.txt" for split in ("test", "train") for kind in ("neg", "pos", "unsup") for i in "01"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress], ids=["tar", "gz", "bz2", "xz"])
+def test_an_archive_is_whole_or_refused(pack, tmp_path):
+    """Wherever it is cut, also between two files or in one that is passed over, and whatever bit is turned."""
+    path = tmp_path / "x.tar"
+    whole = pack(packed(REVIEWS, path)[: (2 * len(REVIEWS) + 2) * 512])
+    path.write_bytes(whole)
+    assert [len(s) for s in text.read_text(path, 4000).values()] == [4, 4, 4]
+    for end in range(0, len(whole) - 512, 256) if pack is bytes else range(0, len(whole), 7):
+        path.write_bytes(whole[:end])
+        with pytest.raises(InputError, match="is not a whole tar archive"):
+            text.read_text(path, 4000)
+    header = len(whole) - 4 * 512 if pack is bytes else len(whole) // 2  # of a file that is passed over
+    path.write_bytes(whole[:header] + bytes([whole[header] ^ 255]) + whole[header + 1 :])
+    with pytest.raises(InputError, match="is not a whole tar archive"):
+        text.read_text(path, 4000)
+
+
+def test_files_at_the_top_of_an_archive(cifar, tmp_path):
+    """Made inside the folder, an archive has names without it."""
+    with tarfile.open(tmp_path / "x.tar", "w") as file:
+        for batch in cifar.iterdir():
+            file.add(batch, batch.name)
+    assert len(image.read_image(tmp_path / "x.tar")["train"]) == 18
+    packed(REVIEWS, tmp_path / "y.tar")
+    assert len(text.read_text(tmp_path / "y.tar", 4000)["train"]) == 4
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["train/pos/2.txt", "train/unsup/2.txt"])
+def test_a_file_that_claims_to_be_huge_is_refused(name, tmp_path):
+    path = tmp_path / "x.tar"
+    member = tarfile.TarInfo(name)
+    member.size = 1 << 70
+    path.write_bytes(packed(REVIEWS, path)[: 2 * len(REVIEWS) * 512] + member.tobuf(tarfile.GNU_FORMAT))
+    with pytest.raises(InputError, match=rf"x.tar: {name} has 1,180,.* bytes, which is too large"):
         text.read_text(path, 4000)
 
 
@@ -93,6 +149,7 @@ def test_tables_of_reviews(tmp_path):
         (good + b"2\tc\tbad\n", r"test.tsv.xz, line 3: the label is 2: it must be 0 to 1"),
         (good + b"x\tc\tbad\n", r"line 3: the label is 'x': it must be a number from 0 to 1"),
         (good + b"1\tc\n", r"line 3: it has 2 columns, not 3"),
+        (good + b"1\tc\t\n", r"test.tsv.xz, line 3: the text is empty"),
         (good + b"1\tc\t\xff\n", r"line 3: the byte 0xff is not UTF-8 text"),
     ):
         (tmp_path / "test.tsv.xz").write_bytes(lzma.compress(content))
@@ -156,6 +213,13 @@ def test_grey_pictures_that_are_damaged(tmp_path):
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(InputError, match="is not a whole file of grey pictures"):
         image.read_image(tmp_path)
+    noise = np.random.default_rng(0).integers(0, 9, x.shape, np.uint8)
+    np.savez_compressed(path, x_train=noise, y_train=y, x_test=noise, y_test=y)
+    whole = path.read_bytes()
+    for place in range(0, len(whole) - 1, 97):  # every kind of error that damage can be
+        path.write_bytes(whole[:place] + b"\xff\xff" + whole[place + 2 :])
+        with contextlib.suppress(InputError):
+            image.read_image(tmp_path)
     np.savez(path, x_train=x[:, :9], y_train=y, x_test=x, y_test=y)
     with pytest.raises(InputError, match=r"pictures are uint8 \(10, 9\)"):
         image.read_image(tmp_path)
@@ -203,6 +267,18 @@ def test_what_is_wrong_in_pairs_is_one_line(tables, row, message):
         retrieval.read_retrieval(tables, 100)
 
 
+def test_no_more_than_the_beginning_of_a_paper_is_kept(tables):
+    """The public table has 147,086 pairs of whole papers."""
+    path = tables / "new_aan_pairs.train.tsv"
+    path.write_bytes(b"".join(b"%d\ta\tb\t%d %s\t%s\n" % (i % 2, i, b"x" * 50_000, b"y" * 50_000) for i in range(80)))
+    tracemalloc.start()
+    try:
+        assert len(retrieval.read_retrieval(tables, 100)["train"]) == 80
+        assert tracemalloc.get_traced_memory()[1] < path.stat().st_size / 8
+    finally:
+        tracemalloc.stop()
+
+
 def test_missing_pairs_say_what_to_get(tmp_path):
     with pytest.raises(InputError, match=r"new_aan_pairs.train.tsv does not exist: .*lra_release.gz"):
         retrieval.read_retrieval(tmp_path, 100)
@@ -244,8 +320,11 @@ def test_what_is_wrong_in_citations_is_one_line(citations):
     (citations / "citations.tsv").write_text("P1\tQ2\n")
     with pytest.raises(InputError, match=r"citations.tsv, line 1: 'Q2' is no id in docs.tsv.xz"):
         retrieval.read_small(citations, 100)
+    (citations / "citations.tsv").write_text("P1\tP2\n")
+    with pytest.raises(InputError, match=rf"{citations}: no two papers of the \w+ split cite each other"):
+        retrieval.read_small(citations, 100)
     (citations / "citations.tsv").unlink()
-    with pytest.raises(InputError, match=r"citations.tsv does not exist"):
+    with pytest.raises(InputError, match=r"citations.tsv does not exist: .* https://.* by data.path"):
         retrieval.read_small(citations, 100)
     (citations / "docs.tsv.xz").write_bytes(lzma.compress(b"P1\tx\nP1\ty\n"))
     with pytest.raises(InputError, match=r"docs.tsv.xz, line 2: the id 'P1' is there twice"):

@@ -1,10 +1,13 @@
 """Sequences in one array: as padded rows, in splits, checked; and a cache that trusts no file that has changed."""
 
+import os
+
 import numpy as np
 import pytest
 
 from linnet.data.lra.sequences import Sequences, cached, digest, load_arrays, save_arrays
 from linnet.errors import InputError
+from linnet.storage import temporary_name
 
 ROWS = [b"abc", b"\xff", b"de", b"\0\0"]
 
@@ -66,11 +69,29 @@ def test_what_is_cached_is_not_built_again(tmp_path, sequences):
     assert built == [1, 1, 1]
 
 
+def test_what_a_killed_process_left_in_the_cache_goes(tmp_path, sequences):
+    fresh, old = (temporary_name(tmp_path / name) for name in ("a", "b"))
+    for path in (fresh, old):
+        path.write_bytes(b"a part of it")
+    os.utime(old, (0, 0))
+    cached("about", lambda: sequences.arrays("p"), tmp_path)
+    assert (fresh.exists(), old.exists()) == (True, False)
+
+
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path, sequences):
     (tmp_path / "file").write_text("")
     assert digest(cached("about", lambda: sequences.arrays("p"), tmp_path / "file" / "x")) == digest(
         sequences.arrays("p")
     )
+
+
+def test_the_same_arrays_are_the_same_bytes(tmp_path, sequences):
+    path, found = tmp_path / "x", set()
+    for _ in range(20):
+        save_arrays(path, "about ü", sequences.arrays("p"))
+        found.add(path.read_bytes())
+    assert len(found) == 1
+    assert digest(load_arrays(path, "about ü") or {}) == digest(sequences.arrays("p"))
 
 
 def test_a_file_is_used_for_what_it_is_about_only(tmp_path, sequences):

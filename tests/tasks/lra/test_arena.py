@@ -279,6 +279,8 @@ def test_pretraining_goes_on_after_a_stop(config, tmp_path):
     [
         ("listops", {"context": 1000}, "data.context is 1000: trees have up to 1,999 tokens"),
         ("listops", {"path": "nowhere", "count": None}, "basic_train.tsv does not exist: `linnet data listops"),
+        ("listops", {"path": "nowhere", "count": 9}, "data.count is 9: these data are read, and read whole"),
+        ("text", {"count": 9}, "data.count is 9: these data are read, and read whole"),
         ("image", {"context": 1000}, "data.context is 1000: a picture has 1,024 pixels"),
         ("pathfinder", {"context": 1000}, "data.context is 1000: a picture has 1,024 pixels"),
         ("pathfinder", {"path": "nowhere"}, "nowhere has neither pathfinder.json nor imgs: Pathfinder32 is"),
