@@ -50,7 +50,7 @@ def command(
 
     \b
     Trained: transnormer-table4, transnormer-masked-lm, transnormer-table6, transnormer-table2,
-      transnormer-figure2, lln-training, lra-pretraining, recall.
+      transnormer-figure2, lln-training, recall.
     Computed: lln-distribution, lln-concentration. Measured: transnormer-table7.
     Drawn from the results of tables 6 and 7: transnormer-figure1.
 
@@ -172,12 +172,10 @@ def _draw_circles(place: Path, scale: str, json: bool) -> None:
     from linnet.analysis.arena import circles
     from linnet.analysis.figures import save_figures
     from linnet.analysis.results import digest, read_results
-    from linnet.train.study import STUDIES
 
-    study, found = STUDIES[SCORES], {}
-    usual = {SCORES: f"{study.shared}-{scale}/{study.results(SCORES)}", SPEED: f"{SPEED}-{scale}/results"}
-    for name, own in usual.items():
-        folders = [place.parent / own, place.parent / f"{name}-{scale}"]
+    found = {}
+    for name in (SCORES, SPEED):
+        folders = [place.parent / f"{name}-{scale}" / "results", place.parent / f"{name}-{scale}"]
         folder = next((folder for folder in folders if any(folder.glob("*.json"))), None)
         if folder is None:
             raise InputError(f"{folders[0]} holds no results: `linnet reproduce {name}` makes them")

@@ -30,7 +30,7 @@ def test_table_7_and_figure_1(small, run):
     code, _, err = run("reproduce", "transnormer-figure1")
     assert (code, err.count("\n")) == (2, 1)
     assert "holds no results: `linnet reproduce transnormer-table6` makes them" in err
-    scores = small / "runs" / "arena-cpu" / "results-transnormer-table6"
+    scores = small / "runs" / "transnormer-table6-cpu" / "results"
     scores.mkdir(parents=True)
     for name, accuracy in (("T2", 0.4), ("vanilla", 0.3)):
         record = {"row": name, "seed": 0, "config": {"task": "lra/listops"}, "test": {"accuracy": accuracy}}
