@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from linnet.analysis.instruments.base import of_model
 from linnet.config import load_recipe
 from linnet.data.lra.listops import END, evaluate
 from linnet.errors import InputError
@@ -18,6 +19,7 @@ from linnet.registry import TASK
 from linnet.train.check import check_config
 from linnet.train.log import Screen
 from linnet.train.run import evaluate_run, resume_run, start_run
+from linnet.train.watch import validation_blocks
 
 TASKS = ("listops", "text", "image", "pathfinder", "retrieval")
 QUIET = Screen(quiet=True)
@@ -185,6 +187,19 @@ def test_a_run_that_was_stopped_ends_in_the_same_bits(config, name, rules, tmp_p
     assert weights(tmp_path / "whole", 6) == weights(tmp_path / "part", 6)
     metrics = evaluate_run(tmp_path / "part", "test", QUIET, "best")
     assert metrics["samples"] == sum(map(sum, metrics["confusion"]))
+
+
+@each_task
+def test_attention_is_measured_along_training_and_after(config, name, tmp_path):
+    settings = config(name, train={"steps": 2, "instruments": ["entropy"], "instrument_every": 2})
+    outcome = start_run(settings, tmp_path / "run", QUIET)
+    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    found = [record for record in records if record["split"] == "instruments"]
+    assert [(len(record["layers"]), list(record["values"])) for record in found] == [(2, ["entropy"])]
+    blocks = validation_blocks(TASK[f"lra/{name}"](settings), 3)
+    assert blocks.dim() == 2
+    assert 1 <= len(blocks) <= 3
+    assert len(of_model(load_model(outcome.folder), blocks)) == 2
 
 
 def test_the_loss_falls(config, tmp_path):
