@@ -92,6 +92,26 @@ def test_a_study_goes_on_and_renders(tiny: Path) -> None:
     assert run_study("tiny", "cpu", out, results, quiet) == 0  # nothing is left to do
 
 
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        (("train.steps=5",), "steps is 5, not 4"),
+        (("train.lr=0.5",), "train.lr is 0.5, not"),
+        (("model.dropout=0.3",), "the model is another"),
+        (("model.preset=vanilla_lm_small",), "model is 'vanilla_lm_small', not 'transnormer_t2_lm_small'"),
+    ],
+)
+def test_a_run_with_other_settings_than_the_study_has_now_is_not_taken_for_its_own(tiny, monkeypatch, sets, told):
+    out, results, quiet = tiny / "runs", tiny / "results", Screen(quiet=True)
+    first = next(trials(STUDIES["tiny"], "cpu"))
+    start_run(first.config, out / first.name, quiet)
+    rows = (replace(TINY.rows[0], sets=sets),)
+    monkeypatch.setitem(STUDIES, "tiny", replace(STUDIES["tiny"], rows=rows))
+    with pytest.raises(InputError, match=f"T2-seed0 is a run of an earlier form of the study, in which now {told}"):
+        run_study("tiny", "cpu", out, results, quiet)
+    assert not results.exists()
+
+
 def test_recall_is_of_every_causal_mechanism() -> None:
     found = [(trial.row.name, trial.seed, trial.config.model["layers"]) for trial in trials(STUDIES["recall"], "cpu")]
     causal = [name for name in linnet.list_attention() if linnet.describe_attention(name)["causal"]]
