@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linnet.cli import Json, print_json
+from linnet.cli import Json, check_folder, print_json
 from linnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ def command(
     from linnet.train.log import Screen
 
     screen = Screen(quiet=json)
+    for option, folder in (("--out", out), ("--results", results)):
+        if folder is not None and name != CIRCLES:  # that writes one picture
+            check_folder(option, folder)
     if name in (SPEED, CIRCLES) and scale != "cpu":
         raise unknown("scale", scale, ("cpu",))
     if name in CALCULATIONS and scale not in SCALES:  # which are the same at both

@@ -44,3 +44,14 @@ def test_table_7_and_figure_1(small, run):
 def test_speed_has_no_other_scale(small, run):
     code, _, err = run("reproduce", "transnormer-table7", "--scale", "paper")
     assert (code, "unknown scale 'paper'" in err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["transnormer-table6", "transnormer-table7", "lln-distribution"])
+@pytest.mark.parametrize("option", ["--out", "--results"])
+def test_results_that_cannot_be_kept_are_told_before_the_work(small, run, name, option):
+    (small / "file").write_text("")
+    code, _, err = run("reproduce", name, option, "file/deeper")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{option} is file/deeper: " in err
+    assert "is a file, and the results need a folder" in err
+    assert [path.name for path in small.iterdir()] == ["file"]
