@@ -37,6 +37,9 @@ from linnet.train.log import RunLog, Screen, tensorboard
 from linnet.train.loop import Position, Trainer, pick_device, precision, seed_of
 
 
+FEW = 10  # generated samples of a dry run
+
+
 class Outcome(NamedTuple):
     """What a run came to: `signal` is the one that stopped it, 0 if it went to the end."""
 
@@ -112,18 +115,23 @@ def evaluate_run(folder: str | Path, split: str, screen: Screen, checkpoint: str
 
 
 def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
-    """Check everything that can be checked without training, and write nothing: what would be trained on what."""
+    """Check everything that can be checked without training, and write nothing: what would be trained on what.
+
+    Of data that are yet to be generated, which may take long, a few samples stand for all.
+    """
     check_config(config)
     _check_machine(config)
+    made, data, train = TASK[config.task].generated(config.data), config.data, config.train
+    few = data.model_copy(update={"count": min(FEW, sum(made.values()))}) if made else data
     with TemporaryDirectory() as cache:
-        task, config = prepare(config, None, screen, Path(cache))
-        samples = {split: task.count(split) for split in SPLITS}
-    train = config.train
+        task, config = prepare(config.model_copy(update={"data": few}), None, screen, Path(cache))
+        samples = made or {split: task.count(split) for split in SPLITS}
+    updates = train.steps + pretrain_length(config)
     return {
-        "config": config.model_dump(mode="json", exclude_none=True),
+        "config": config.model_copy(update={"data": data}).model_dump(mode="json", exclude_none=True),
         "parameters": count_parameters(_on_meta(config)),
         "samples": samples,
-        "tokens": train.steps * train.batch * train.accumulate * config.data.context,
+        "tokens": updates * train.batch * train.accumulate * data.context,
     }
 
 
@@ -245,7 +253,7 @@ def pretrain(model: Model, config: RunConfig, folder: Path, screen: Screen) -> O
     if (folder / "config.toml").exists():
         outcome = resume_run(folder, screen)
     else:
-        length = config.train.pretrain_steps or config.train.steps
+        length = pretrain_length(config)
         changes = {"steps": length, "warmup": min(config.train.warmup, length), "pretrain_steps": 0}
         train = config.train.model_copy(update=changes)
         update = {"train": train, "data": config.data.model_copy(update={"objective": "denoise"}), "pretrain": False}
@@ -256,6 +264,11 @@ def pretrain(model: Model, config: RunConfig, folder: Path, screen: Screen) -> O
         kept = {name: tensor for name, tensor in learned.items() if not name.startswith("output.")}
         load_weights(model, {**model.state_dict(), **kept}, folder)
     return outcome
+
+
+def pretrain_length(config: RunConfig) -> int:
+    """Updates of pretraining, as many as those of the task itself where nothing is said."""
+    return (config.train.pretrain_steps or config.train.steps) if config.pretrain else 0
 
 
 def _finished(folder: Path, config: RunConfig, screen: Screen) -> Outcome | None:

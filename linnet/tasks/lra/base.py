@@ -170,6 +170,12 @@ class ArenaTask(Task):
         return {**found, "confusion": confusion.tolist()} if count == self.count(split) else found
 
 
+def split_sizes(count: int, held_out: float) -> dict[str, int]:
+    """How many of `count` generated samples each split has."""
+    blank = Sequences(np.zeros(0, np.int64), np.zeros(count + 1, np.int64), np.zeros(count, np.int64))
+    return {split: len(part) for split, part in blank.split(held_out).items()}
+
+
 def _extent(real: Tensor) -> Tensor:
     """Where the last real token of each row, or of each pair of rows, ends: (B,), at least 1."""
     ends = (real * torch.arange(1, real.shape[-1] + 1)).flatten(1).amax(dim=1)
