@@ -32,7 +32,7 @@ from linnet.storage import (
     write_text,
 )
 from linnet.tasks.base import Task
-from linnet.train.check import check_config, check_data, check_out, check_settings, run_config, settings
+from linnet.train.check import check_config, check_data, check_out, check_settings, difference, run_config, settings
 from linnet.train.log import RunLog, Screen, tensorboard
 from linnet.train.loop import Position, Trainer, pick_device, precision, seed_of
 
@@ -51,6 +51,7 @@ class Outcome(NamedTuple):
     signal: int
     seconds: float
     valid: dict[str, Any] | None  # the last evaluation
+    pretraining: bool = False  # it was stopped there: all of this is about that part
 
 
 def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
@@ -224,7 +225,7 @@ def _train(config: RunConfig, task: Task, model: Model, folder: Path, screen: Sc
     if checkpoint is None and config.pretrain:
         before = pretrain(model, config, folder / "pretrain", screen)
         if before.signal:
-            return _outcome(folder, config, Position(), before.signal, start)
+            return before._replace(folder=folder, pretraining=True)
     trainer = Trainer(config, task, model, folder, _state(config, task))
     if checkpoint is not None:
         check_settings(folder, checkpoint.state, config)
@@ -250,15 +251,18 @@ def pretrain(model: Model, config: RunConfig, folder: Path, screen: Screen) -> O
 
     All of it goes into `model` but the output, which is another; nothing, if a signal stops it before its end.
     """
+    length = pretrain_length(config)
+    changes = {"steps": length, "warmup": min(config.train.warmup, length), "pretrain_steps": 0}
+    train = config.train.model_copy(update=changes)
+    update = {"train": train, "data": config.data.model_copy(update={"objective": "denoise"}), "pretrain": False}
+    planned = config.model_copy(update={**update, "model": {**config.model, "output": "masked_lm"}})
     if (folder / "config.toml").exists():
+        changed = difference(run_config(folder), planned)
+        if changed:
+            raise InputError(f"{folder} was begun otherwise, now {changed}: put it back, or start a new run")
         outcome = resume_run(folder, screen)
     else:
-        length = pretrain_length(config)
-        changes = {"steps": length, "warmup": min(config.train.warmup, length), "pretrain_steps": 0}
-        train = config.train.model_copy(update=changes)
-        update = {"train": train, "data": config.data.model_copy(update={"objective": "denoise"}), "pretrain": False}
-        fields = {**config.model, "output": "masked_lm"}
-        outcome = start_run(config.model_copy(update={**update, "model": fields}), folder, screen)
+        outcome = start_run(planned, folder, screen)
     if not outcome.signal:
         learned = load_run(folder, None, screen.warn)[0].state_dict()
         kept = {name: tensor for name, tensor in learned.items() if not name.startswith("output.")}

@@ -13,14 +13,13 @@ from linnet.analysis.analyze import measure
 from linnet.analysis.heatmaps import pack
 from linnet.analysis.instruments.attention_map import pooled
 from linnet.analysis.instruments.base import of_model
-from linnet.config import RunConfig, load_recipe, short
+from linnet.config import RunConfig, load_recipe
 from linnet.errors import InputError, unknown
 from linnet.models.loading import load_run
-from linnet.models.presets import model_config
 from linnet.registry import ATTENTION
 from linnet.storage import BusyError, read_metrics, write_json
 from linnet.train.arena import ARENA_STUDIES
-from linnet.train.check import run_config, settings
+from linnet.train.check import difference, run_config
 from linnet.train.log import Screen
 from linnet.train.plan import Row, Study
 from linnet.train.run import Outcome, evaluate_run, prepare, resume_run, start_run
@@ -202,14 +201,9 @@ def run_study(name: str, scale: str, out: Path, results: Path, screen: Screen, o
 
 def check_begun(folder: Path, planned: RunConfig) -> None:
     """Refuse a run with other settings than a study now has: its record would tell of a run that never was."""
-    begun = run_config(folder)
-    then, now = ({**settings(c), **c.train.model_dump(include={"steps", "eval_every"})} for c in (begun, planned))
-    then["model"], now["model"] = begun.model.get("preset"), planned.model.get("preset")
-    changed = [f"{key} is {short(now[key])}, not {short(then[key])}" for key in now if now[key] != then[key]]
-    if not changed and model_config({**begun.model, **planned.model}) != model_config(begun.model):
-        changed = ["the model is another"]
+    changed = difference(run_config(folder), planned, also=("steps", "eval_every"))
     if changed:
-        raise InputError(f"{folder} is a run of an earlier form of the study, in which now {changed[0]}: move it away")
+        raise InputError(f"{folder} is a run of an earlier form of the study, in which now {changed}: move it away")
 
 
 def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen) -> dict[str, Any]:

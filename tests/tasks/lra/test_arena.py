@@ -2,13 +2,17 @@
 
 import json
 import math
+import re
+import signal
 
 import numpy as np
 import pytest
 import torch
+import typer
 from torch import nn
 
 from linnet.analysis.instruments.base import of_model
+from linnet.cli.train import tell_outcome
 from linnet.config import load_recipe
 from linnet.data.lra.listops import END, evaluate
 from linnet.errors import InputError
@@ -18,6 +22,7 @@ from linnet.models.presets import model_config, preset
 from linnet.registry import TASK
 from linnet.train.check import check_config
 from linnet.train.log import Screen
+from linnet.train.loop import Trainer
 from linnet.train.run import evaluate_run, resume_run, start_run
 from linnet.train.watch import validation_blocks
 
@@ -240,6 +245,34 @@ def test_pretraining_goes_on_after_a_stop(config, tmp_path):
     assert weights(tmp_path / "part", 2) == weights(tmp_path / "whole", 2)
 
 
+def test_a_stop_in_pretraining_says_so_and_goes_on(config, tmp_path, monkeypatch, capsys):
+    settings = config("text", pretrain=True, train={"steps": 2, "pretrain_steps": 4})
+    start_run(settings, tmp_path / "whole", QUIET)
+    update = Trainer._update
+
+    def interrupted(self):
+        if self.at.step == 2:
+            signal.raise_signal(signal.SIGINT)
+        return update(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_update", interrupted)
+        outcome = start_run(settings, tmp_path / "part", QUIET)
+    assert (outcome.signal, outcome.pretraining, outcome.step) == (signal.SIGINT, True, 3)
+    with pytest.raises(typer.Exit):
+        tell_outcome(outcome, json=False)
+    assert f"step 3 of 4 of pretraining and saved: linnet resume {tmp_path / 'part'}\n" in capsys.readouterr().out
+    text = (tmp_path / "part" / "config.toml").read_text()
+    for key, other in (("pretrain_steps", "steps is 5, not 4"), ("seed", "seed is 5, not 0")):
+        changed = re.sub(rf"^{key} = \d$", f"{key} = 5", text, flags=re.MULTILINE)
+        (tmp_path / "part" / "config.toml").write_text(changed)
+        with pytest.raises(InputError, match=f"pretrain was begun otherwise, now {other}: put it back"):
+            resume_run(tmp_path / "part", QUIET)
+    (tmp_path / "part" / "config.toml").write_text(text)
+    assert not resume_run(tmp_path / "part", QUIET).pretraining
+    assert weights(tmp_path / "part", 2) == weights(tmp_path / "whole", 2)
+
+
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
@@ -275,3 +308,8 @@ def test_a_model_that_does_not_fit_is_refused(config, preset_name, fields, line)
 def test_pretraining_is_of_the_arena_only():
     with pytest.raises(InputError, match=r"only a task lra/\.\.\. that classifies has it, not this causal_lm"):
         check_config(load_recipe("smoke", ["pretrain=true"]))
+
+
+def test_steps_of_pretraining_need_pretraining():
+    with pytest.raises(InputError, match=r"train\.pretrain_steps is 9: it goes with pretrain = true only"):
+        check_config(load_recipe("lra/text", ["train.pretrain_steps=9"]))
