@@ -66,12 +66,17 @@ def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
 def _spent(config: Record) -> tuple[int, int, int]:
     """Updates, those of pretraining too, samples of each, and their length."""
     train = config["train"]
-    before = (train["pretrain_steps"] or train["steps"]) if config.get("pretrain") else 0
-    return train["steps"] + before, train["batch"] * train["accumulate"], config["data"]["context"]
+    return train["steps"] + _before(config), train["batch"] * train["accumulate"], config["data"]["context"]
+
+
+def _before(config: Record) -> int:
+    """Updates of pretraining."""
+    train = config["train"]
+    return (train["pretrain_steps"] or train["steps"]) if config.get("pretrain") else 0
 
 
 def accuracy_curves(records: Sequence[Record], note: str) -> list[Figure]:
-    """Validation accuracy against steps, the mean over seeds, one figure a task."""
+    """Validation accuracy against steps, those of pretraining too, the mean over seeds; one figure a task."""
     figures = []
     for task in [task for task in TASKS if any(record["config"]["task"] == task for record in records)]:
         lines: dict[str, dict[int, list[float]]] = {}
@@ -80,7 +85,8 @@ def accuracy_curves(records: Sequence[Record], note: str) -> list[Figure]:
                 curve = lines.setdefault(record["row"], {})
                 for entry in record["curve"]:
                     if entry["split"] == "valid":
-                        curve.setdefault(entry["step"], []).append(100 * entry["accuracy"])
+                        spent = _before(record["config"]) + entry["step"]
+                        curve.setdefault(spent, []).append(100 * entry["accuracy"])
         series = [
             Series(name, sorted(curve), [statistics.fmean(curve[step]) for step in sorted(curve)])
             for name, curve in lines.items()

@@ -208,8 +208,9 @@ def check_begun(folder: Path, planned: RunConfig) -> None:
 
 def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen) -> dict[str, Any]:
     """Everything about one finished run, as it is committed."""
-    metrics = read_metrics(outcome.folder / "metrics.jsonl")
-    timings = [r for part in ("", "pretrain/") for r in read_metrics(outcome.folder / f"{part}timings.jsonl")]
+    metrics, before = (read_metrics(outcome.folder / part / "metrics.jsonl") for part in ("", "pretrain"))
+    timings = [r for part in ("", "pretrain") for r in read_metrics(outcome.folder / part / "timings.jsonl")]
+    read_before = max((entry["tokens"] for entry in before if entry["split"] == "train"), default=0)
     environment = json.loads((outcome.folder / "environment.json").read_text())
     config = trial.config.model_dump(mode="json", exclude_none=True)
     for key in ("path", "cache"):
@@ -224,10 +225,11 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "command": f"linnet reproduce {name} --scale {scale}",
         "config": config,
         "parameters": outcome.parameters,
-        "tokens": outcome.tokens,
+        "tokens": read_before + outcome.tokens,
         "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
         "environment": {key: value for key, value in environment.items() if key != "started"},
         "curve": metrics,
+        **({"pretraining": before} if before else {}),
         "checkpoint": which,
         "valid": evaluate_run(outcome.folder, "valid", screen, which),
         "test": evaluate_run(outcome.folder, "test", screen, which),

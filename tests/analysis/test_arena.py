@@ -75,6 +75,15 @@ def test_unequal_budgets_on_a_task_are_refused(scores):
     assert "T2, pretrained" in accuracy_table([*scores, before])
 
 
+def test_the_curve_of_a_pretrained_run_begins_after_its_pretraining(scores):
+    before = record("T2, pretrained", "lra/text", 0.1, steps=60, pretrain_steps=40)
+    before["config"]["pretrain"] = True
+    text = accuracy_curves([*scores, before], "")[0]
+    assert {series.name: list(series.x) for series in text.series} == {
+        "T2": [50, 100], "vanilla": [50, 100], "T2, pretrained": [90, 140]
+    }  # fmt: skip
+
+
 def test_speed_beside_vanilla(speeds):
     table = speed_table(speeds).splitlines()
     assert table[0] == "| inference, steps a second | 1,024 | 2,048 |"

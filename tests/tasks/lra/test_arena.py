@@ -23,7 +23,9 @@ from linnet.registry import TASK
 from linnet.train.check import check_config
 from linnet.train.log import Screen
 from linnet.train.loop import Trainer
+from linnet.train.plan import Row
 from linnet.train.run import evaluate_run, resume_run, start_run
+from linnet.train.study import Trial, record
 from linnet.train.watch import validation_blocks
 
 TASKS = ("listops", "text", "image", "pathfinder", "retrieval")
@@ -243,6 +245,18 @@ def test_pretraining_goes_on_after_a_stop(config, tmp_path):
     newest.rmdir()
     resume_run(tmp_path / "part", QUIET)
     assert weights(tmp_path / "part", 2) == weights(tmp_path / "whole", 2)
+
+
+def test_the_record_of_a_study_holds_the_pretraining_too(config, tmp_path):
+    settings = config("text", pretrain=True, train={"steps": 2, "pretrain_steps": 4})
+    outcome = start_run(settings, tmp_path / "run", QUIET)
+    found = record("lra-pretraining", "cpu", Trial(Row("T2, pretrained", None), 0, settings), outcome, QUIET)
+    steps = {name: [e["step"] for e in found[name] if e["split"] == "train"] for name in ("curve", "pretraining")}
+    assert steps == {"curve": [2], "pretraining": [2, 4]}
+    assert found["tokens"] == found["curve"][0]["tokens"] + found["pretraining"][-2]["tokens"]
+    assert found["checkpoint"] == "best"
+    plain = start_run(config("text", train={"steps": 2}), tmp_path / "plain", QUIET)
+    assert "pretraining" not in record("lra-pretraining", "cpu", Trial(Row("T2", None), 0, settings), plain, QUIET)
 
 
 def test_a_stop_in_pretraining_says_so_and_goes_on(config, tmp_path, monkeypatch, capsys):
