@@ -36,7 +36,6 @@ from linnet.train.check import check_config, check_data, check_out, check_settin
 from linnet.train.log import RunLog, Screen, tensorboard
 from linnet.train.loop import Position, Trainer, pick_device, precision, seed_of
 
-
 FEW = 10  # generated samples of a dry run
 
 
