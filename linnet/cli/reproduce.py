@@ -125,8 +125,8 @@ def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
             for tokens in LENGTHS:
                 place = folder / f"n{tokens}.json"
                 if not place.exists():
-                    screen.work(f"measuring {len(systems)} systems at {tokens:,} tokens")(0, 1)
-                    found = measure_arena(systems, tokens, rounds=5)
+                    show = screen.work(f"measuring {len(systems)} systems at {tokens:,} tokens")
+                    found = measure_arena(systems, tokens, rounds=5, progress=show)
                     write_json(place, {**found, "command": f"linnet reproduce {SPEED}"})
         finally:
             screen.close()
