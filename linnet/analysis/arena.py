@@ -13,12 +13,14 @@ TASKS = ("lra/text", "lra/listops", "lra/retrieval", "lra/retrieval_small", "lra
 
 
 def accuracies(records: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
-    """Test accuracy in percent of each seed, by system and task: systems with more tasks first, of these the best."""
+    """Test accuracy in percent of each seed, by system and task; the best systems, on tasks that all have, first."""
     found: dict[str, dict[str, list[float]]] = {}
     for record in sorted(records, key=lambda record: record["seed"]):
         by_task = found.setdefault(record["row"], {})
         by_task.setdefault(record["config"]["task"], []).append(100 * record["test"]["accuracy"])
-    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), -_average(item[1]))))
+    shared = set.intersection(*map(set, found.values())) if found else set()
+    compared = {name: {t: v for t, v in row.items() if t in shared} or row for name, row in found.items()}
+    return dict(sorted(found.items(), key=lambda item: -_average(compared[item[0]])))
 
 
 def _average(by_task: dict[str, list[float]]) -> float:
@@ -79,12 +81,18 @@ def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
 def _spent(config: Record) -> tuple[int, int, int, float]:
     """Updates, those of pretraining too, samples of each, their length, and the highest rate."""
     train = config["train"]
-    before = (train["pretrain_steps"] or train["steps"]) if config.get("pretrain") else 0
-    return train["steps"] + before, train["batch"] * train["accumulate"], config["data"]["context"], train["lr"]
+    steps, size = train["steps"] + _before(config), train["batch"] * train["accumulate"]
+    return steps, size, config["data"]["context"], train["lr"]
+
+
+def _before(config: Record) -> int:
+    """Updates of pretraining."""
+    train = config["train"]
+    return (train["pretrain_steps"] or train["steps"]) if config.get("pretrain") else 0
 
 
 def accuracy_curves(records: Sequence[Record], note: str) -> list[Figure]:
-    """Validation accuracy against steps, the mean over seeds, one figure a task."""
+    """Validation accuracy against steps, those of pretraining too, the mean over seeds; one figure a task."""
     figures = []
     for task in [task for task in TASKS if any(record["config"]["task"] == task for record in records)]:
         lines: dict[str, dict[int, list[float]]] = {}
@@ -93,7 +101,8 @@ def accuracy_curves(records: Sequence[Record], note: str) -> list[Figure]:
                 curve = lines.setdefault(record["row"], {})
                 for entry in record["curve"]:
                     if entry["split"] == "valid":
-                        curve.setdefault(entry["step"], []).append(100 * entry["accuracy"])
+                        spent = _before(record["config"]) + entry["step"]
+                        curve.setdefault(spent, []).append(100 * entry["accuracy"])
         series = [
             Series(name, sorted(curve), [statistics.fmean(curve[step]) for step in sorted(curve)])
             for name, curve in lines.items()
@@ -105,7 +114,7 @@ def accuracy_curves(records: Sequence[Record], note: str) -> list[Figure]:
 def speed_table(records: Sequence[Record]) -> str:
     """Steps a second and what they are of vanilla's, in inference and training, by length."""
     records = sorted(records, key=lambda record: record["tokens"])
-    names = [row["row"] for row in records[0]["rows"]]
+    names = _systems(records)
     lengths = [f"{record['tokens']:,}" for record in records]
     lines = []
     for kind in ("inference", "training"):
@@ -116,7 +125,7 @@ def speed_table(records: Sequence[Record]) -> str:
         lines.append("")
     lines += [f"| memory of a training step, MB | {' | '.join(lengths)} |", f"| --- |{' --: |' * len(lengths)}"]
     for name in names:
-        cells = [f"{_row(record, name)['memory'] / 1e6:,.0f}" for record in records]
+        cells = [f"{row['memory'] / 1e6:,.0f}" if (row := _row(record, name)) else "-" for record in records]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     about, busy = records[0]["environment"], max(record["others"] or 0.0 for record in records)
     note = (
@@ -127,29 +136,38 @@ def speed_table(records: Sequence[Record]) -> str:
     return "\n".join([*lines, "", note])
 
 
-def _row(record: Record, name: str) -> Record:
-    """What was measured of one system at one length."""
-    return next(row for row in record["rows"] if row["row"] == name)
+def _systems(records: Sequence[Record]) -> list[str]:
+    """The systems of any length, each once."""
+    return list(dict.fromkeys(row["row"] for record in records for row in record["rows"]))
+
+
+def _row(record: Record, name: str) -> Record | None:
+    """What was measured of one system at one length; None where it was not."""
+    return next((row for row in record["rows"] if row["row"] == name), None)
 
 
 def _speed(record: Record, name: str, kind: str) -> str:
     """Steps a second, and how many times vanilla's that is."""
-    mine, rows = _row(record, name)[kind], [row["row"] for row in record["rows"]]
-    ratio = f" ({mine / _row(record, 'vanilla')[kind]:.2f})" if "vanilla" in rows and name != "vanilla" else ""
-    return f"{mine:.3g}{ratio}"
+    mine, vanilla = _row(record, name), _row(record, "vanilla")
+    if mine is None:
+        return "-"
+    ratio = f" ({mine[kind] / vanilla[kind]:.2f})" if vanilla and name != "vanilla" else ""
+    return f"{mine[kind]:.3g}{ratio}"
 
 
 def speed_curves(records: Sequence[Record], note: str) -> list[Figure]:
     """Steps a second against length."""
     records = sorted(records, key=lambda record: record["tokens"])
-    x = [record["tokens"] for record in records]
-    names = [row["row"] for row in records[0]["rows"]]
+    found = {
+        name: [(record["tokens"], row) for record in records if (row := _row(record, name))]
+        for name in _systems(records)
+    }
     return [
         Figure(
             kind.capitalize(),
             "tokens",
             "steps a second",
-            [Series(name, x, [_row(record, name)[kind] for record in records]) for name in names],
+            [Series(name, [x for x, _ in at], [row[kind] for _, row in at]) for name, at in found.items()],
             log_x=True,
             log_y=True,
             note=note,

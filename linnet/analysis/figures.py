@@ -30,7 +30,7 @@ STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.siz
 FEW = 25  # points up to which each one gets a marker
 CROWDED = 20  # letters along an axis beyond which they would touch
 MANY = 5  # powers of ten along an axis, beyond which 2 and 5 of each would touch
-LINE = 0.07  # height of a name, of that of a panel
+LINE, LETTER = 0.07, 0.019  # height of a name, and width of a letter, of those of a panel
 IN_A_ROW = 3  # panels of a picture
 LARGEST = 900.0  # area of the largest circle, in square points
 
@@ -204,8 +204,6 @@ def _draw(axes: "Axes", figure: Figure) -> None:
             largest = max(max(s.sizes) for s in figure.series if s.sizes)
             areas = [LARGEST * size / largest for size in series.sizes]
             axes.scatter(series.x, y, areas, color=color, alpha=0.6, linewidth=0)
-            for point in zip(series.x, y, strict=True):
-                axes.annotate(_shorten(series.name), point, ha="center", va="center", parse_math=False)
             continue
         (line,) = axes.plot(series.x, y, color=color, linewidth=1.5, label=_shorten(series.name))
         line.set(linestyle=dash, marker=marker, markersize=4)
@@ -224,7 +222,9 @@ def _draw(axes: "Axes", figure: Figure) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    if len(figure.series) > len(COLORS):  # a color alone no longer tells which line a name belongs to
+    if any(series.sizes for series in figure.series):
+        _name_circles(axes, figure)
+    elif len(figure.series) > len(COLORS):  # a color alone no longer tells which line a name belongs to
         legend = axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, handlelength=3)
         for text in legend.get_texts():
             text.set_parse_math(False)
@@ -255,7 +255,7 @@ def _name_lines(axes: "Axes", figure: Figure) -> None:
     axes.get_ylim()  # matplotlib finds the limits when they are asked for, and places by old ones until then
     for i, series in enumerate(figure.series):
         points = [(x, y) for x, y in zip(series.x, _drawable(figure, series), strict=True) if y is not None]
-        if points and series.sizes is None:
+        if points:
             ends.append((axes.transAxes.inverted().transform(axes.transData.transform(points[-1]))[1], i))
     ends.sort()
     heights = [height for height, _ in ends]
@@ -268,3 +268,30 @@ def _name_lines(axes: "Axes", figure: Figure) -> None:
     for height, (_, i) in zip(heights, ends, strict=True):
         name, color = _shorten(figure.series[i].name), COLORS[i % len(COLORS)]
         axes.text(1.02, height, name, transform=axes.transAxes, color=color, va="center", parse_math=False)
+
+
+def _name_circles(axes: "Axes", figure: Figure) -> None:
+    """Each circle's name in it; names that would touch are moved apart, with a line back to their circles."""
+    axes.get_ylim()  # as for lines
+    names, centers = [], []
+    for series in figure.series:
+        for x, y in zip(series.x, _drawable(figure, series), strict=True):
+            if y is not None:
+                names.append(_shorten(series.name))
+                centers.append(axes.transAxes.inverted().transform(axes.transData.transform((x, y))))
+    heights = [float(y) for _, y in centers]
+    order = sorted(range(len(names)), key=heights.__getitem__)
+    near = [
+        (a, b)
+        for a, b in itertools.combinations(order, 2)
+        if abs(centers[a][0] - centers[b][0]) < LETTER * (len(names[a]) + len(names[b])) / 2
+    ]
+    for _ in range(50):
+        for below, above in near:
+            overlap = max(0.0, LINE - (heights[above] - heights[below]))
+            heights[below], heights[above] = heights[below] - overlap / 2, heights[above] + overlap / 2
+    for name, (x, y), height in zip(names, centers, heights, strict=True):
+        axes.text(x, height, name, transform=axes.transAxes, ha="center", va="center", parse_math=False)
+        if abs(height - y) > LINE:
+            toward = height - math.copysign(LINE / 2, height - y)
+            axes.plot([x, x], [y, toward], transform=axes.transAxes, color="#555555", linewidth=0.6)

@@ -16,19 +16,28 @@ from linnet.errors import InputError, LinnetError
 from linnet.storage import write_text
 
 Record = dict[str, Any]
+# What the records of a folder hold at least: trained, measured, computed.
+KINDS = ({"row", "seed", "config", "test"}, {"tokens", "rows"}, {"study", "settings"})
 BEGIN, END = "<!-- rendered from JSON -->", "<!-- end -->"
 
 
 def read_results(folder: Path) -> list[Record]:
-    """The records of a folder; none, or one that is damaged, is a one-line error."""
-    records = []
+    """The records of a folder; none, or one that is damaged or of another kind, is a one-line error."""
+    records, kinds = [], set()
     for path in sorted(folder.glob("*.json")):
         try:
-            records.append(json.loads(path.read_text()))
+            record = json.loads(path.read_text())
         except ValueError as error:
             raise LinnetError(f"{path} is not a result of a study: {error}") from None
+        kind = next((i for i, keys in enumerate(KINDS) if isinstance(record, dict) and keys <= record.keys()), None)
+        if kind is None:
+            raise LinnetError(f"{path} is not a result of a study: it lacks what every result has")
+        records.append(record)
+        kinds.add(kind)
     if not records:
         raise InputError(f"{folder} holds no results: run the study first")
+    if len(kinds) > 1:
+        raise InputError(f"{folder} holds results of several kinds: each study needs a folder of its own")
     return records
 
 

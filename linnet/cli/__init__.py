@@ -1,4 +1,4 @@
-"""The command line: one file per command, and what they share, the `--json` option and two ways to print.
+"""The command line: one file per command, and what they share: the `--json` option, two ways to print, a check.
 
 A command file imports nothing heavy at its top: `linnet --help` reads every one of them.
 """
@@ -7,9 +7,12 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from linnet.errors import InputError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
 
@@ -37,3 +40,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     Console(width=None if sys.stdout.isatty() else 1000).print(table)
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """The one-line error where no folder can be, told before the work whose results it is for."""
+    place = next(part for part in (folder, *folder.absolute().parents) if part.exists())
+    if not place.is_dir():
+        raise InputError(f"{option} is {folder}: {place} is a file, and the results need a folder")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet.cli import Json, print_json, print_table
+from linnet.cli import Json, check_folder, print_json, print_table
 from linnet.cli.evaluate import Checkpoint
 from linnet.errors import InputError
 
@@ -68,9 +68,7 @@ def command(
     if text and samples:
         raise InputError("--samples is about the validation split: it does not go with --text")
     target, screen = out or folder / "analysis", Screen(quiet=json)
-    place = next(part for part in (target, *target.absolute().parents) if part.exists())
-    if not place.is_dir():
-        raise InputError(f"--out is {target}: {place} is a file, and the results need a folder")
+    check_folder("--out", target)
     drawn = _can_draw(kind, screen)
 
     from linnet.analysis.instruments.base import of_model

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linnet.cli import Json, print_json
+from linnet.cli import Json, check_folder, print_json
 from linnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ def command(
     from linnet.train.log import Screen
 
     screen = Screen(quiet=json)
+    for option, folder in (("--out", out), ("--results", results)):
+        if folder is not None and name != CIRCLES:  # that writes one picture
+            check_folder(option, folder)
     if name in (SPEED, CIRCLES) and scale != "cpu":
         raise unknown("scale", scale, ("cpu",))
     if name in CALCULATIONS and scale not in SCALES:  # which are the same at both
@@ -137,8 +140,8 @@ def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
             for tokens in LENGTHS:
                 place = folder / f"n{tokens}.json"
                 if not place.exists():
-                    screen.work(f"measuring {len(systems)} systems at {tokens:,} tokens")(0, 1)
-                    found = measure_arena(systems, tokens, rounds=5)
+                    show = screen.work(f"measuring {len(systems)} systems at {tokens:,} tokens")
+                    found = measure_arena(systems, tokens, rounds=5, progress=show)
                     write_json(place, {**found, "command": f"linnet reproduce {SPEED}"})
         finally:
             screen.close()

@@ -57,7 +57,8 @@ def tell_outcome(outcome: "Outcome", json: bool) -> None:
     if json:
         print_json({**outcome._asdict(), "folder": str(outcome.folder)})
     elif outcome.signal:
-        print(f"stopped at step {outcome.step} of {outcome.steps} and saved: linnet resume {outcome.folder}")
+        part = " of pretraining" if outcome.pretraining else ""
+        print(f"stopped at step {outcome.step} of {outcome.steps}{part} and saved: linnet resume {outcome.folder}")
     else:
         print(f"finished: {outcome.step} steps, {outcome.tokens:,} tokens, {outcome.seconds:.0f} s: {outcome.folder}")
     if outcome.signal:

@@ -82,10 +82,12 @@ class Model(Generation):
 
     def _classify(self, output: Classifier, ids: Tensor, key_mask: Tensor | None) -> Tensor:
         """Logits (B, classes) of sequences ids (B,N), or of pairs of them (B,2,N)."""
-        pairs = output.sequences == 2
+        pairs = output.sequences == 2 and isinstance(ids, Tensor)  # what is no tensor is told with the rest below
         if pairs and (ids.dim() != 3 or ids.shape[1] != 2):
             raise InputError(f"ids has shape {tuple(ids.shape)}: a two-tower model reads pairs, (batch, 2, tokens)")
         if pairs:
+            if key_mask is not None and not isinstance(key_mask, Tensor):
+                raise InputError(f"key_mask is a {type(key_mask).__name__}: it must be a tensor (batch, 2, tokens)")
             if key_mask is not None and key_mask.shape != ids.shape:
                 raise InputError(f"key_mask has shape {tuple(key_mask.shape)}: it must be that of ids")
             ids, key_mask = ids.flatten(0, 1), None if key_mask is None else key_mask.flatten(0, 1)

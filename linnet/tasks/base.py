@@ -51,6 +51,11 @@ class Task(ABC):
         return {}
 
     @staticmethod
+    def generated(data: Any) -> dict[str, int]:
+        """Samples of each split, where the task makes as many as `data.count` says; elsewhere nothing."""
+        return {}
+
+    @staticmethod
     def rank(metrics: Mapping[str, Any]) -> float:
         """By what the best checkpoint is chosen, on the validation split: the lower the better."""
         return float(metrics["loss"])

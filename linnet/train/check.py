@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ def check_config(config: RunConfig) -> None:
     data = config.data
     if config.pretrain and getattr(data, "objective", None) != "classify":
         raise InputError(f"pretrain is true: only a task lra/... that classifies has it, not this {config.task}")
+    if config.train.pretrain_steps and not config.pretrain:
+        raise InputError(f"train.pretrain_steps is {config.train.pretrain_steps}: it goes with pretrain = true only")
     if not isinstance(data, DataConfig):
         return  # no text
     if data.tokenizer in ("bytes", "gpt2") and data.vocab_size is not None:
@@ -103,6 +105,20 @@ def check_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) ->
                 f"{folder / 'config.toml'}: {key} is {short(now.get(key))}, but the run was begun with "
                 f"{short(then.get(key))}: put it back, or start a new run"
             )
+
+
+def difference(begun: RunConfig, planned: RunConfig, also: Iterable[str] = ("steps",)) -> str | None:
+    """In which setting a run has begun otherwise than it is planned now, in words; None: in none.
+
+    `also` are keys of [train] to compare that may change while a run goes on.
+    """
+    then, now = ({**settings(c), **c.train.model_dump(include=set(also))} for c in (begun, planned))
+    then["model"], now["model"] = begun.model.get("preset"), planned.model.get("preset")
+    for key in now:
+        if then[key] != now[key]:
+            return f"{key} is {short(now[key])}, not {short(then[key])}"
+    same = model_config({**begun.model, **planned.model}) == model_config(begun.model)
+    return None if same else "the model is another"
 
 
 def check_data(folder: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:

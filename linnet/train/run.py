@@ -32,9 +32,11 @@ from linnet.storage import (
     write_text,
 )
 from linnet.tasks.base import Task
-from linnet.train.check import check_config, check_data, check_out, check_settings, run_config, settings
+from linnet.train.check import check_config, check_data, check_out, check_settings, difference, run_config, settings
 from linnet.train.log import RunLog, Screen, tensorboard
 from linnet.train.loop import Position, Trainer, pick_device, precision, seed_of
+
+FEW = 10  # generated samples of a dry run
 
 
 class Outcome(NamedTuple):
@@ -48,6 +50,7 @@ class Outcome(NamedTuple):
     signal: int
     seconds: float
     valid: dict[str, Any] | None  # the last evaluation
+    pretraining: bool = False  # it was stopped there: all of this is about that part
 
 
 def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
@@ -112,18 +115,23 @@ def evaluate_run(folder: str | Path, split: str, screen: Screen, checkpoint: str
 
 
 def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
-    """Check everything that can be checked without training, and write nothing: what would be trained on what."""
+    """Check everything that can be checked without training, and write nothing: what would be trained on what.
+
+    Of data that are yet to be generated, which may take long, a few samples stand for all.
+    """
     check_config(config)
     _check_machine(config)
+    made, data, train = TASK[config.task].generated(config.data), config.data, config.train
+    few = data.model_copy(update={"count": min(FEW, sum(made.values()))}) if made else data
     with TemporaryDirectory() as cache:
-        task, config = prepare(config, None, screen, Path(cache))
-        samples = {split: task.count(split) for split in SPLITS}
-    train = config.train
+        task, config = prepare(config.model_copy(update={"data": few}), None, screen, Path(cache))
+        samples = made or {split: task.count(split) for split in SPLITS}
+    updates = train.steps + pretrain_length(config)
     return {
-        "config": config.model_dump(mode="json", exclude_none=True),
+        "config": config.model_copy(update={"data": data}).model_dump(mode="json", exclude_none=True),
         "parameters": count_parameters(_on_meta(config)),
         "samples": samples,
-        "tokens": train.steps * train.batch * train.accumulate * config.data.context,
+        "tokens": updates * train.batch * train.accumulate * data.context,
     }
 
 
@@ -216,7 +224,7 @@ def _train(config: RunConfig, task: Task, model: Model, folder: Path, screen: Sc
     if checkpoint is None and config.pretrain:
         before = pretrain(model, config, folder / "pretrain", screen)
         if before.signal:
-            return _outcome(folder, config, Position(), before.signal, start)
+            return before._replace(folder=folder, pretraining=True)
     trainer = Trainer(config, task, model, folder, _state(config, task))
     if checkpoint is not None:
         check_settings(folder, checkpoint.state, config)
@@ -242,20 +250,28 @@ def pretrain(model: Model, config: RunConfig, folder: Path, screen: Screen) -> O
 
     All of it goes into `model` but the output, which is another; nothing, if a signal stops it before its end.
     """
+    length = pretrain_length(config)
+    changes = {"steps": length, "warmup": min(config.train.warmup, length), "pretrain_steps": 0}
+    train = config.train.model_copy(update=changes)
+    update = {"train": train, "data": config.data.model_copy(update={"objective": "denoise"}), "pretrain": False}
+    planned = config.model_copy(update={**update, "model": {**config.model, "output": "masked_lm"}})
     if (folder / "config.toml").exists():
+        changed = difference(run_config(folder), planned)
+        if changed:
+            raise InputError(f"{folder} was begun otherwise, now {changed}: put it back, or start a new run")
         outcome = resume_run(folder, screen)
     else:
-        length = config.train.pretrain_steps or config.train.steps
-        changes = {"steps": length, "warmup": min(config.train.warmup, length), "pretrain_steps": 0}
-        train = config.train.model_copy(update=changes)
-        update = {"train": train, "data": config.data.model_copy(update={"objective": "denoise"}), "pretrain": False}
-        fields = {**config.model, "output": "masked_lm"}
-        outcome = start_run(config.model_copy(update={**update, "model": fields}), folder, screen)
+        outcome = start_run(planned, folder, screen)
     if not outcome.signal:
         learned = load_run(folder, None, screen.warn)[0].state_dict()
         kept = {name: tensor for name, tensor in learned.items() if not name.startswith("output.")}
         load_weights(model, {**model.state_dict(), **kept}, folder)
     return outcome
+
+
+def pretrain_length(config: RunConfig) -> int:
+    """Updates of pretraining, as many as those of the task itself where nothing is said."""
+    return (config.train.pretrain_steps or config.train.steps) if config.pretrain else 0
 
 
 def _finished(folder: Path, config: RunConfig, screen: Screen) -> Outcome | None:

@@ -14,12 +14,12 @@ from linnet.analysis.heatmaps import pack
 from linnet.analysis.instruments.attention_map import pooled
 from linnet.analysis.instruments.base import of_model
 from linnet.config import RunConfig, load_recipe
-from linnet.errors import unknown
+from linnet.errors import InputError, unknown
 from linnet.models.loading import load_run
 from linnet.registry import ATTENTION, TASK
 from linnet.storage import BusyError, read_metrics, write_json
 from linnet.train.arena import ARENA_STUDIES
-from linnet.train.check import run_config
+from linnet.train.check import difference, run_config
 from linnet.train.log import Screen
 from linnet.train.plan import Row, Study
 from linnet.train.run import Outcome, evaluate_run, prepare, resume_run, start_run
@@ -198,6 +198,8 @@ def run_study(
         folder = out / trial.name
         try:
             begun = (folder / "config.toml").exists()
+            if begun:
+                check_begun(folder, trial.config)
             outcome = resume_run(folder, screen) if begun else start_run(trial.config, folder, screen)
         except BusyError:
             continue
@@ -208,10 +210,18 @@ def run_study(
     return 0
 
 
+def check_begun(folder: Path, planned: RunConfig) -> None:
+    """Refuse a run with other settings than a study now has: its record would tell of a run that never was."""
+    changed = difference(run_config(folder), planned, also=("steps", "eval_every"))
+    if changed:
+        raise InputError(f"{folder} is a run of an earlier form of the study, in which now {changed}: move it away")
+
+
 def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen) -> dict[str, Any]:
     """Everything about one finished run, as it is committed."""
-    metrics = read_metrics(outcome.folder / "metrics.jsonl")
-    timings = [r for part in ("", "pretrain/") for r in read_metrics(outcome.folder / f"{part}timings.jsonl")]
+    metrics, before = (read_metrics(outcome.folder / part / "metrics.jsonl") for part in ("", "pretrain"))
+    timings = [r for part in ("", "pretrain") for r in read_metrics(outcome.folder / part / "timings.jsonl")]
+    read_before = max((entry["tokens"] for entry in before if entry["split"] == "train"), default=0)
     environment = json.loads((outcome.folder / "environment.json").read_text())
     config = trial.config.model_dump(mode="json", exclude_none=True)
     for key in ("path", "cache"):
@@ -227,11 +237,12 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "command": f"linnet reproduce {name} --scale {scale}",
         "config": config,
         "parameters": outcome.parameters,
-        "tokens": outcome.tokens,
+        "tokens": read_before + outcome.tokens,
         "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
         "loading": round(sum(entry.get("loading", 0.0) for entry in timings), 1),  # seconds of them
         "environment": {key: value for key, value in environment.items() if key != "started"},
         "curve": metrics,
+        **({"pretraining": before} if before else {}),
         "checkpoint": which,
         "valid": {**test, "split": "valid"}
         if TASK[config["task"]].validates_on_test

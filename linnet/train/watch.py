@@ -34,12 +34,12 @@ def check_instruments(names: Sequence[str]) -> None:
 def validation_blocks(task: Task, count: int) -> Tensor:
     """The first whole blocks (B,N) of the validation split, at most `count`; without any, the first one's real tokens.
 
-    Padding is inert, so that it can be cut off.
+    Each of a pair is a block. Padding is inert, so that it can be cut off.
     """
     samples = np.arange(min(count, task.count("valid")))
     batch = task.batch("valid", samples, np.full_like(samples, EVALUATION))
-    ids = batch["ids"].flatten(0, -2)  # (B, N), also of pairs
-    real = batch.get("key_mask", torch.ones_like(batch["ids"], dtype=torch.bool)).bool().flatten(0, -2)
+    ids = batch["ids"].flatten(0, -2)[:count]
+    real = batch.get("key_mask", torch.ones_like(batch["ids"])).flatten(0, -2)[:count].bool()
     whole = real.all(dim=1)
     return ids[whole] if bool(whole.any()) else ids[:1][real[:1]][None]
 

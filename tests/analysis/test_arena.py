@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from linnet.analysis.arena import accuracy_curves, accuracy_table, circles, speed_curves, speed_table
+from linnet.analysis.arena import accuracies, accuracy_curves, accuracy_table, circles, speed_curves, speed_table
 from linnet.analysis.figures import save_figures, to_plotly
 from linnet.analysis.results import rendered, to_markdown, view
 from linnet.errors import LinnetError
@@ -66,7 +66,7 @@ def test_there_is_no_average_of_what_is_not_there(scores):
     assert lines[0] == "| system | text | listops | average |"
     assert lines[3] == "| vanilla | 30.00 | - | - |"
     best = accuracy_table([*scores[:-1], record("T1", "lra/text", 0.9)]).splitlines()
-    assert [line.split(" | ")[0] for line in best[2:5]] == ["| T2", "| T1", "| vanilla"]  # of one task less
+    assert [line.split(" | ")[0] for line in best[2:5]] == ["| T1", "| T2", "| vanilla"]  # by what all have
     assert accuracy_table(scores[:2]).splitlines()[0] == "| system | text |"
 
 
@@ -78,12 +78,28 @@ def test_the_budget_and_what_an_accuracy_is_worth(scores):
     assert "Loading took at most 0.5% of a run's time" in accuracy_table(scores).splitlines()[-1]
 
 
+def test_systems_are_in_order_of_the_tasks_that_all_of_them_have():
+    one, other = record("T2", "lra/listops", 0.4), record("vanilla", "lra/listops", 0.3)
+    more = record("vanilla", "lra/text", 0.9)
+    assert list(accuracies([one, other, more])) == ["T2", "vanilla"]
+    assert list(accuracies([one, more])) == ["vanilla", "T2"]  # they have none in common
+
+
 def test_unequal_budgets_on_a_task_are_refused(scores):
     with pytest.raises(LinnetError, match="the runs on lra/text had different budgets"):
         accuracy_table([*scores, record("T1", "lra/text", 0.1, steps=101)])
     before = record("T2, pretrained", "lra/text", 0.1, steps=60, pretrain_steps=40)
     before["config"]["pretrain"] = True
     assert "T2, pretrained" in accuracy_table([*scores, before])
+
+
+def test_the_curve_of_a_pretrained_run_begins_after_its_pretraining(scores):
+    before = record("T2, pretrained", "lra/text", 0.1, steps=60, pretrain_steps=40)
+    before["config"]["pretrain"] = True
+    text = accuracy_curves([*scores, before], "")[0]
+    assert {series.name: list(series.x) for series in text.series} == {
+        "T2": [50, 100], "vanilla": [50, 100], "T2, pretrained": [90, 140]
+    }  # fmt: skip
 
 
 def test_speed_beside_vanilla(speeds):
@@ -93,6 +109,15 @@ def test_speed_beside_vanilla(speeds):
     assert "| T2 | 3 (3.00) | 5 (5.00) |" in table
     assert "| vanilla | 4 | 4 |" in table  # megabytes
     assert "up to 0.2 cores busy" in table[-1]
+
+
+def test_a_system_that_was_not_measured_at_every_length_has_gaps(speeds):
+    speeds[1]["rows"].append({"row": "T1", "training": 2.0, "inference": 3.0, "memory": 1_000_000})
+    table = speed_table(speeds).splitlines()
+    assert "| T1 | 3 (1.50) | - |" in table
+    assert "| T1 | 1 | - |" in table
+    (line,) = [series for series in speed_curves(speeds, "")[0].series if series.name == "T1"]
+    assert (list(line.x), list(line.y)) == ([1024], [3.0])
 
 
 def test_circles_compare_systems_on_the_tasks_that_all_of_them_have(scores, speeds):

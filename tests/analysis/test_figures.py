@@ -1,12 +1,14 @@
 """Figures: both renderers draw the same data, whatever its text is."""
 
+import itertools
 import json
 import sys
 
 import pytest
+from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
-from linnet.analysis.figures import COLORS, Figure, Series, save_figures, to_plotly
+from linnet.analysis.figures import COLORS, LINE, Figure, Series, _draw, save_figures, to_plotly
 from linnet.errors import InputError
 
 HOSTILE = "<script>alert(1)</script> $\\frac{ & _hidden </script> <a href='https://a.b'>"
@@ -97,3 +99,20 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pip install 'linnet\[report\]'"):
         save_figures([FIGURE], tmp_path / "f.png")
+
+
+def test_names_of_circles_that_lie_on_each_other_stay_legible(tmp_path, recwarn):
+    names = [f"system {i}" for i in range(8)]
+    crowd = [Series(name, [2.0 + 0.01 * i], [38.0 + 0.01 * i], sizes=[i + 1]) for i, name in enumerate(names)]
+    alone = Series("alone", [0.2], [40.0], sizes=[3])
+    figure = Figure("Circles", "speed", "score", [*crowd, alone], log_x=True)
+    axes = Canvas().subplots()
+    _draw(axes, figure)
+    heights = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    assert set(heights) == {*names, "alone"}
+    among = sorted(heights[name] for name in names)
+    assert min(above - below for below, above in itertools.pairwise(among)) > 0.9 * LINE
+    center = axes.transAxes.inverted().transform(axes.transData.transform((0.2, 40.0)))
+    assert heights["alone"] == pytest.approx(center[1])
+    save_figures([figure], tmp_path / "circles.png")
+    assert not recwarn.list

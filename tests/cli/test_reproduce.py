@@ -1,5 +1,6 @@
 """`linnet reproduce` for what is measured and drawn: TransNormer's Table 7 and Figure 1, at the smallest real size."""
 
+import contextlib
 import json
 
 import pytest
@@ -8,12 +9,18 @@ from linnet.bench import arena as bench
 from linnet.train import arena
 
 
+@contextlib.contextmanager
+def measured(module):
+    """In place of the process that measures memory, which tests/bench has."""
+    yield lambda job: 1000 * job["tokens"]
+
+
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "LENGTHS", (64, 2048))
     monkeypatch.setattr(bench, "BATCH", 1)
-    monkeypatch.setattr(bench, "peak_memory", lambda name, tokens: 1000 * tokens)  # measured in tests/bench
+    monkeypatch.setattr(bench, "peak_server", measured)
     monkeypatch.setattr(arena, "COMPARED", {"T2": "transnormer_t2", "vanilla": "vanilla"})
     return tmp_path
 
@@ -76,3 +83,14 @@ def test_how_far_unfinished_runs_are(small, run):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in metrics))
     code, _, err = run(*command)
     assert (code, "holds no results" in err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["transnormer-table6", "transnormer-table7", "lln-distribution"])
+@pytest.mark.parametrize("option", ["--out", "--results"])
+def test_results_that_cannot_be_kept_are_told_before_the_work(small, run, name, option):
+    (small / "file").write_text("")
+    code, _, err = run("reproduce", name, option, "file/deeper")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{option} is file/deeper: " in err
+    assert "is a file, and the results need a folder" in err
+    assert [path.name for path in small.iterdir()] == ["file"]

@@ -128,6 +128,7 @@ def test_a_classifier_compiles_into_one_graph(tiny):
         ("classifier", (1, 2, 9), {}, r"ids has shape \(1, 2, 9\): it must be \(batch, tokens\)"),
         ("two_tower", (2, 9), {}, r"ids has shape \(2, 9\): a two-tower model reads pairs, \(batch, 2, tokens\)"),
         ("two_tower", (1, 3, 9), {}, r"ids has shape \(1, 3, 9\): a two-tower model reads pairs"),
+        ("two_tower", (1, 2, 9), {"key_mask": [[1]]}, r"key_mask is a list: it must be a tensor \(batch, 2, tokens\)"),
         ("two_tower", (1, 2, 9), {"key_mask": torch.ones(2, 9)}, r"key_mask has shape \(2, 9\): it must be"),
     ],
 )
@@ -140,3 +141,9 @@ def test_what_a_classifier_cannot_read(tiny, output, shape, given, message):
 def test_a_classifier_does_not_write(tiny):
     with pytest.raises(UnsupportedError, match=r"^this model is a classifier: it cannot prefill, step"):
         tiny("vanilla_lra").generate(torch.zeros(1, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("output", ["classifier", "two_tower"])
+def test_what_is_no_tensor_is_told(tiny, output):
+    with pytest.raises(InputError, match="ids is a list: it must be a tensor"):
+        tiny("vanilla_lra", output=output)([[1, 2]])

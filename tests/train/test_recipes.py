@@ -3,6 +3,7 @@
 import pytest
 
 from linnet.config import load_recipe, recipe_names
+from linnet.tasks.lra import listops, pathfinder
 from linnet.train.log import Screen
 from linnet.train.run import dry_run
 
@@ -87,3 +88,26 @@ def test_the_arena_is_set_up_as_in_the_paper(name, context, batch, lr, warmup):
     assert (train.warmup_lr, train.min_lr) == (pytest.approx(lr / 25), pytest.approx(lr / 25e4))
     assert (train.betas, train.peak_beta1, train.eps) == ((0.95, 0.999), 0.85, 1e-6)
     assert (train.weight_decay, train.clip, train.clip_value) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "sets", "samples"),
+    [
+        ("lra/listops", [], (96_000, 2000, 2000)),
+        ("lra/pathfinder", [], (160_000, 20_000, 20_000)),
+        ("lra/pathfinder", ["data.count=5"], (3, 1, 1)),
+    ],
+)
+def test_a_dry_run_generates_only_a_few_samples(monkeypatch, name, sets, samples):
+    for module, maker in ((listops, "generate"), (pathfinder, "write_shards")):
+        make = getattr(module, maker)
+        monkeypatch.setattr(module, maker, lambda *given, make=make, **more: _few(given) and make(*given, **more))
+    plan = dry_run(load_recipe(name, sets), Screen(quiet=True))
+    assert tuple(plan["samples"].values()) == samples
+    assert plan["config"]["data"].get("count") == (5 if sets else None)
+    assert "path" not in plan["config"]["data"]
+
+
+def _few(given: tuple[object, ...]) -> bool:
+    assert max(number for number in given if isinstance(number, int)) <= 10
+    return True

@@ -102,6 +102,26 @@ def test_a_study_goes_on_and_renders(tiny: Path) -> None:
     assert run_study("tiny", "cpu", out, results, quiet) == 0  # nothing is left to do
 
 
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        (("train.steps=5",), "steps is 5, not 4"),
+        (("train.lr=0.5",), "train.lr is 0.5, not"),
+        (("model.dropout=0.3",), "the model is another"),
+        (("model.preset=vanilla_lm_small",), "model is 'vanilla_lm_small', not 'transnormer_t2_lm_small'"),
+    ],
+)
+def test_a_run_with_other_settings_than_the_study_has_now_is_not_taken_for_its_own(tiny, monkeypatch, sets, told):
+    out, results, quiet = tiny / "runs", tiny / "results", Screen(quiet=True)
+    first = next(trials(STUDIES["tiny"], "cpu"))
+    start_run(first.config, out / first.name, quiet)
+    rows = (replace(TINY.rows[0], sets=sets),)
+    monkeypatch.setitem(STUDIES, "tiny", replace(STUDIES["tiny"], rows=rows))
+    with pytest.raises(InputError, match=f"T2-seed0 is a run of an earlier form of the study, in which now {told}"):
+        run_study("tiny", "cpu", out, results, quiet)
+    assert not results.exists()
+
+
 def test_recall_is_of_every_causal_mechanism() -> None:
     found = [(trial.row.name, trial.seed, trial.config.model["layers"]) for trial in trials(STUDIES["recall"], "cpu")]
     causal = [name for name in linnet.list_attention() if linnet.describe_attention(name)["causal"]]
@@ -143,8 +163,13 @@ def test_bad_names_and_empty_folders(tmp_path: Path) -> None:
         list(trials(STUDIES["transnormer-table4"], "gpu"))
     with pytest.raises(InputError, match="holds no results"):
         read_results(tmp_path)
-    (tmp_path / "x.json").write_text("{")
-    with pytest.raises(LinnetError, match="is not a result"):
+    for text in ("{", "[]", "3", "{}", '{"rows": []}', '{"row": "T2", "seed": 0}'):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(LinnetError, match="is not a result"):
+            read_results(tmp_path)
+    (tmp_path / "x.json").write_text(json.dumps({"rows": [], "tokens": 1}))
+    (tmp_path / "y.json").write_text(json.dumps({"study": "z", "settings": {}}))
+    with pytest.raises(InputError, match="holds results of several kinds"):
         read_results(tmp_path)
 
 

@@ -37,7 +37,6 @@ class ArenaTask(Task):
     vocab_size: ClassVar[int]
     padded: ClassVar[bool] = True  # 0 is padding, not a token
     between: ClassVar[str] = " "  # two symbols, where they are read
-    generated: ClassVar[bool] = False  # where no path is named
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
@@ -45,7 +44,7 @@ class ArenaTask(Task):
         super().__init__(config, cache, folder, work)
         assert isinstance(config.data, ArenaConfig)  # the configuration of these tasks
         self.data = config.data
-        if self.data.count is not None and (self.data.path is not None or not self.generated):
+        if self.data.count is not None and not self.generated(self.data):
             raise InputError(f"data.count is {self.data.count}: these data are read, and read whole")
         if cache is None and self.data.cache is not None:
             self.cache = Path(self.data.cache)
@@ -180,6 +179,12 @@ class ArenaTask(Task):
         accuracy = float(np.trace(confusion)) / count
         found: dict[str, Any] = {"split": split, "loss": mean, "accuracy": accuracy, "samples": count, **context}
         return {**found, "confusion": confusion.tolist()} if count == self.count(split) else found
+
+
+def split_sizes(count: int, held_out: float) -> dict[str, int]:
+    """How many of `count` generated samples each split has."""
+    blank = Sequences(np.zeros(0, np.int64), np.zeros(count + 1, np.int64), np.zeros(count, np.int64))
+    return {split: len(part) for split, part in blank.split(held_out).items()}
 
 
 def _extent(real: Tensor) -> Tensor:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from linnet.config import ArenaConfig
 from linnet.data.lra.listops import END, LONGEST, SYMBOLS, Trees, generate
 from linnet.data.lra.listops_tsv import NAMES, read_tsv
 from linnet.data.lra.sequences import Arrays, Sequences, cached, file_digest
 from linnet.errors import InputError
 from linnet.registry import TASK
-from linnet.tasks.lra.base import ArenaTask
+from linnet.tasks.lra.base import ArenaTask, split_sizes
 
 COUNT, HELD_OUT = 100_000, 0.02  # samples, and the share of them for validation, and that for the test
 
@@ -24,7 +25,11 @@ class ListOps(ArenaTask):
     classes = 10
     tokens = 1 + len(SYMBOLS)
     vocab_size = 32
-    generated = True
+
+    @staticmethod
+    def generated(data: ArenaConfig) -> dict[str, int]:
+        """Those that no path leads to."""
+        return {} if data.path is not None else split_sizes(data.count or COUNT, HELD_OUT)
 
     def read(self) -> dict[str, Sequences]:
         """Generated or read, and kept in the cache."""

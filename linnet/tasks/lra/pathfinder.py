@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from linnet.config import ArenaConfig
 from linnet.data.lra.image import PIXELS, to_sequences
 from linnet.data.lra.pathfinder_files import ABOUT, MISSING, read_public, read_shards, write_shards
 from linnet.data.lra.sequences import Sequences
 from linnet.data.packing import default_cache
 from linnet.errors import InputError
 from linnet.registry import TASK
-from linnet.tasks.lra.base import ArenaTask
+from linnet.tasks.lra.base import ArenaTask, split_sizes
 
 COUNT, HELD_OUT = 200_000, 0.1  # pictures, and the share of them for validation, and that for the test
 
@@ -26,7 +27,11 @@ class Pathfinder(ArenaTask):
     tokens = 256
     vocab_size = 512
     padded = False
-    generated = True
+
+    @staticmethod
+    def generated(data: ArenaConfig) -> dict[str, int]:
+        """Those that no path leads to."""
+        return {} if data.path is not None else split_sizes(data.count or COUNT, HELD_OUT)
 
     def read(self) -> dict[str, Sequences]:
         """Row after row; public pictures, which come in the order of their making, are shuffled first."""

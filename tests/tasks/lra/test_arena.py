@@ -2,12 +2,17 @@
 
 import json
 import math
+import re
+import signal
 
 import numpy as np
 import pytest
 import torch
+import typer
 from torch import nn
 
+from linnet.analysis.instruments.base import of_model
+from linnet.cli.train import tell_outcome
 from linnet.config import load_recipe
 from linnet.data.lra.listops import END, SYMBOLS, evaluate
 from linnet.errors import InputError
@@ -17,8 +22,10 @@ from linnet.models.presets import model_config, preset
 from linnet.registry import TASK
 from linnet.train.check import check_config
 from linnet.train.log import Screen
+from linnet.train.loop import Trainer
+from linnet.train.plan import Row
 from linnet.train.run import evaluate_run, resume_run, start_run
-from linnet.train.study import Row, Trial, record
+from linnet.train.study import Trial, record
 from linnet.train.watch import validation_blocks
 
 TASKS = ("listops", "text", "image", "pathfinder", "retrieval")
@@ -236,6 +243,19 @@ def test_a_run_that_was_stopped_ends_in_the_same_bits(config, name, rules, tmp_p
     assert metrics["samples"] == sum(map(sum, metrics["confusion"]))
 
 
+@each_task
+def test_attention_is_measured_along_training_and_after(config, name, tmp_path):
+    settings = config(name, train={"steps": 2, "instruments": ["entropy"], "instrument_every": 2})
+    outcome = start_run(settings, tmp_path / "run", QUIET)
+    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    found = [record for record in records if record["split"] == "instruments"]
+    assert [(len(record["layers"]), list(record["values"])) for record in found] == [(2, ["entropy"])]
+    blocks = validation_blocks(TASK[f"lra/{name}"](settings), 3)
+    assert blocks.dim() == 2
+    assert 1 <= len(blocks) <= 3
+    assert len(of_model(load_model(outcome.folder), blocks)) == 2
+
+
 def test_the_loss_falls(config, tmp_path):
     outcome = start_run(config("text", train={"steps": 40, "lr": 3e-3, "eval_every": 40}), tmp_path / "run", QUIET)
     assert outcome.valid["accuracy"] == 1.0
@@ -271,6 +291,46 @@ def test_pretraining_goes_on_after_a_stop(config, tmp_path):
         path.unlink()
     newest.rmdir()
     resume_run(tmp_path / "part", QUIET)
+    assert weights(tmp_path / "part", 2) == weights(tmp_path / "whole", 2)
+
+
+def test_the_record_of_a_study_holds_the_pretraining_too(config, tmp_path):
+    settings = config("text", pretrain=True, train={"steps": 2, "pretrain_steps": 4})
+    outcome = start_run(settings, tmp_path / "run", QUIET)
+    found = record("transnormer-table6", "cpu", Trial(Row("T2, pretrained", None), 0, settings), outcome, QUIET)
+    steps = {name: [e["step"] for e in found[name] if e["split"] == "train"] for name in ("curve", "pretraining")}
+    assert steps == {"curve": [2], "pretraining": [2, 4]}
+    assert found["tokens"] == found["curve"][0]["tokens"] + found["pretraining"][-2]["tokens"]
+    assert found["checkpoint"] == "best"
+    plain = start_run(config("text", train={"steps": 2}), tmp_path / "plain", QUIET)
+    assert "pretraining" not in record("transnormer-table6", "cpu", Trial(Row("T2", None), 0, settings), plain, QUIET)
+
+
+def test_a_stop_in_pretraining_says_so_and_goes_on(config, tmp_path, monkeypatch, capsys):
+    settings = config("text", pretrain=True, train={"steps": 2, "pretrain_steps": 4})
+    start_run(settings, tmp_path / "whole", QUIET)
+    update = Trainer._update
+
+    def interrupted(self):
+        if self.at.step == 2:
+            signal.raise_signal(signal.SIGINT)
+        return update(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_update", interrupted)
+        outcome = start_run(settings, tmp_path / "part", QUIET)
+    assert (outcome.signal, outcome.pretraining, outcome.step) == (signal.SIGINT, True, 3)
+    with pytest.raises(typer.Exit):
+        tell_outcome(outcome, json=False)
+    assert f"step 3 of 4 of pretraining and saved: linnet resume {tmp_path / 'part'}\n" in capsys.readouterr().out
+    text = (tmp_path / "part" / "config.toml").read_text()
+    for key, other in (("pretrain_steps", "steps is 5, not 4"), ("seed", "seed is 5, not 0")):
+        changed = re.sub(rf"^{key} = \d$", f"{key} = 5", text, flags=re.MULTILINE)
+        (tmp_path / "part" / "config.toml").write_text(changed)
+        with pytest.raises(InputError, match=f"pretrain was begun otherwise, now {other}: put it back"):
+            resume_run(tmp_path / "part", QUIET)
+    (tmp_path / "part" / "config.toml").write_text(text)
+    assert not resume_run(tmp_path / "part", QUIET).pretraining
     assert weights(tmp_path / "part", 2) == weights(tmp_path / "whole", 2)
 
 
@@ -311,3 +371,8 @@ def test_a_model_that_does_not_fit_is_refused(config, preset_name, fields, line)
 def test_pretraining_is_of_the_arena_only():
     with pytest.raises(InputError, match=r"only a task lra/\.\.\. that classifies has it, not this causal_lm"):
         check_config(load_recipe("smoke", ["pretrain=true"]))
+
+
+def test_steps_of_pretraining_need_pretraining():
+    with pytest.raises(InputError, match=r"train\.pretrain_steps is 9: it goes with pretrain = true only"):
+        check_config(load_recipe("lra/text", ["train.pretrain_steps=9"]))
