@@ -7,13 +7,14 @@ from linnet.train.plan import Row, Study
 
 # As a CPU can do them: models and sequences of the paper's size. ListOps has the paper's data, batch and highest rate,
 # and a tenth of its steps; the other tasks have far fewer and smaller ones, and so a higher rate.
-SHORT = ("train.lr=1e-3", "train.warmup_lr=4e-5", "train.min_lr=4e-9", "train.warmup=20", "train.log_every=20")
+SHORT = ("train.lr=1e-3", "train.warmup_lr=4e-5", "train.min_lr=4e-9", "train.warmup=50", "train.log_every=50")
+PICTURES = ("train.steps=1000", "train.batch=32", "train.eval_every=250", "train.eval_batches=60")
 ARENA = {
     "lra/listops": ("train.steps=5000", "train.warmup=100", "train.eval_every=500"),
-    "lra/image": (*SHORT, "train.steps=300", "train.batch=32", "train.eval_every=100"),
-    "lra/pathfinder": (*SHORT, "data.count=20000", "train.steps=300", "train.batch=32", "train.eval_every=100"),
-    "lra/text": (*SHORT, "train.steps=300", "train.batch=16", "train.eval_every=100", "train.eval_batches=60"),
-    "lra/retrieval_small": (*SHORT, "train.steps=120", "train.batch=4", "train.eval_every=60"),
+    "lra/image": (*SHORT, *PICTURES),
+    "lra/pathfinder": (*SHORT, *PICTURES, "data.count=50000"),
+    "lra/text": (*SHORT, "train.steps=1000", "train.batch=16", "train.eval_every=250", "train.eval_batches=60"),
+    "lra/retrieval_small": (*SHORT, "train.steps=300", "train.batch=4", "train.eval_every=100"),
 }
 COMPARED = {  # name in the tables: system; those that are there
     name: system
