@@ -55,6 +55,20 @@ def test_equals_reference(N: int, w: int, kind: str, causal: bool) -> None:
             trial(N, w, kind, causal, mask, packed)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_padding_after_the_last_token_is_left_out_but_a_masked_token_inside_a_row_is_not(packed: bool) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 24, 8) for _ in range(3))
+    real = torch.ones(1, 24, dtype=torch.bool)
+    real[0, [3, 10, 11, 21, 22, 23]] = False  # block 0 and, of two segments, the first end so, and the row
+    ids = (torch.arange(24) >= 12).long()[None] if packed else None
+    options = {"block": 4, "causal": False, "key_mask": real, "segments": ids}
+    o, theirs = (fn(q, k, v, **options) for fn in (block_attention, reference.block_attention))
+    assert relative(o[:, :, :10], theirs[:, :, :10]) < 1e-5
+    assert o[:, :, 21:].abs().max() == 0 < theirs[:, :, 21:].abs().max()
+    assert (o[:, :, 10:12].abs().max() == 0) == packed
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_fuzz(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random shapes, switches and threads."""

@@ -24,7 +24,8 @@ struct Part {  // one block: tokens t .. t + n of row b; `from` .. `to` are they
     int64_t b, from, to, t, n;
 };
 
-// The blocks of all rows in order. Padding may make one longer than w: then as much of it is left out.
+// The blocks of all rows in order. Padding is left out: before the first block of a row all of it, as it would make that
+// longer than w; after the last block of a row or segment what is in that block, since no result is promised there.
 static std::vector<Part> parts_of(const Block& p) {
     std::vector<Part> parts;
     const int64_t N = p.l.N;
@@ -33,9 +34,10 @@ static std::vector<Part> parts_of(const Block& p) {
         const uint8_t* real = real_row(p.l.masks, b, N);
         for (int64_t t = 0, e; t < N; t = e) {
             for (e = t + 1; e < N && (id ? id[e] == id[t] : e < t + p.w); e++) {}
+            const bool ends = e == N || (id && id[e] >> 32 != id[t] >> 32);
             int64_t first = t, last = e;
             while (last - first > p.w && real && !real[first]) first++;
-            while (last - first > p.w && real && !real[last - 1]) last--;
+            while (last > first && (ends || last - first > p.w) && real && !real[last - 1]) last--;
             parts.push_back({b, t, e, first, last - first});
         }
     }
