@@ -14,7 +14,7 @@ from linnet.attention.base import Core
 from linnet.attention.relative import Positions, RelativePositions, positions_of
 from linnet.config import Settings
 from linnet.ops import block_attention, reference
-from linnet.ops.block import Rule, attend_blocks, attend_dropped, attend_layout, dense, pick, turns
+from linnet.ops.block import Rule, attend_blocks, attend_kernel, attend_layout, dense, pick, turns
 from linnet.ops.layout import layout
 from linnet.ops.precision import State, accumulator
 from linnet.ops.rms import srms
@@ -67,7 +67,7 @@ class DiagAttention(Core):
         q, k, v = self._wide(*self._rotated(q, k, where.position), v)
         rule, block = self._rule(causal), self.options.block
         if rule.dropout:
-            o = attend_dropped(q, k, v, where, block, rule)
+            o = attend_kernel(q, k, v, where, block, rule)
             return attend_layout(q, k, v, where, block, rule) if o is None else o
         return block_attention(q, k, v, block, rule.kind, causal, key_mask, segments)
 

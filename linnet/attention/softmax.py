@@ -1,4 +1,7 @@
-"""Softmax attention, the vanilla mechanism: softmax(q k^T / sqrt(D)) v, through scaled_dot_product_attention."""
+"""Softmax attention, the vanilla mechanism: softmax(q k^T / sqrt(D)) v, through scaled_dot_product_attention.
+
+With dropout or a mask, and on a CPU, it runs on the kernels of block attention, a row or segment being one block.
+"""
 
 from typing import Annotated
 
@@ -12,7 +15,7 @@ from linnet.attention.rows import past
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops import reference
-from linnet.ops.block import Rule, attend_dropped, dense
+from linnet.ops.block import Rule, attend_kernel, dense
 from linnet.ops.layout import layout, visible
 from linnet.ops.precision import State
 from linnet.registry import ATTENTION
@@ -48,11 +51,12 @@ class SoftmaxAttention(Core):
     ) -> Tensor:
         where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
         q, k = self.positions(where.position, q, k)
-        rule = self._rule(causal)
-        o = attend_dropped(q, k, v, where, q.shape[2], rule) if rule.dropout else None
-        if o is not None:
-            return o
-        if where.real is None and where.run is None:
+        rule, whole = self._rule(causal), where.real is None and where.run is None
+        if rule.dropout or not whole:  # torch's fused kernel has no dropout, and reads a mask of N x N
+            o = attend_kernel(q, k, v, where, q.shape[2], rule)
+            if o is not None:
+                return o
+        if whole:
             return dense(q, k, v, None, rule)
         if where.real is not None:  # what stands in a masked token is never read, not even a NaN
             k, v = (x.masked_fill(~where.real[:, None, :, None], 0) for x in (k, v))

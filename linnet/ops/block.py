@@ -20,7 +20,7 @@ from linnet.ops.precision import accumulator, no_autocast
 
 KINDS = ("softmax", "rela")
 LARGEST = 1024  # tokens of a block that the CPU's kernels take
-DROPPED = 8192  # with dropout, which torch's fused kernel has not
+LONGEST = 8192  # of one that torch's fused kernel would do worse: with dropout, or with a mask
 
 
 class Rule(NamedTuple):
@@ -73,17 +73,18 @@ def block_attention(
     return o
 
 
-def attend_dropped(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: Rule) -> Tensor | None:
-    """`attend_layout` with the rule's dropout on the CPU's kernels, or None where they do not serve.
+def attend_kernel(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: Rule) -> Tensor | None:
+    """`attend_layout` on the CPU's kernels, or None where they do not serve.
 
     Which weights are dropped is drawn from torch's generator.
     """
-    if min(block, q.shape[2]) > DROPPED or not cpu_serves(q, v):
+    if min(block, q.shape[2]) > LONGEST or not cpu_serves(q, v):
         return None
     from linnet.ops.cpu.block import block as kernel
 
     ids, rela = kernel_ids(where, block, q.shape[0]), rule.kind == "rela"
-    o: Tensor = kernel(q, k, v, where.real, ids, new_seed(q.device), block, rela, rule.causal, rule.scale, rule.dropout)
+    seed = new_seed(q.device) if rule.dropout else None
+    o: Tensor = kernel(q, k, v, where.real, ids, seed, block, rela, rule.causal, rule.scale, rule.dropout)
     return o
 
 

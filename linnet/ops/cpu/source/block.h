@@ -210,12 +210,13 @@ template <class F>
 static void each_block(const Block& p, F f) {
     const std::vector<Part> parts = parts_of(p);
     const int64_t items = int64_t(parts.size()) * p.l.H;
+    const int at_once = p.w > 256 ? 1 : 8;  // a large block is work enough, and there may be few
 #pragma omp parallel num_threads(p.l.threads)
     {
         Room r(Shape(p.l), p.w);
         float scale[STRIP];
         std::fill(scale, scale + STRIP, float(p.scale));
-#pragma omp for schedule(dynamic, 8)
+#pragma omp for schedule(dynamic, at_once)
         for (int64_t j = 0; j < items; j++) f(BlockHead(p, parts[j / p.l.H], j % p.l.H), scale, r);
     }
 }
