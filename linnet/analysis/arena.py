@@ -70,8 +70,8 @@ def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
         parts.append(f"{task.removeprefix('lra/')} {size}, {_error(records, task)}")
     first = records[0]
     versions = f"linnet {first['environment']['linnet']}, torch {first['environment']['torch']}"
-    shares = [record["loading"] / record["seconds"] for record in records if record.get("loading")]
-    loading = f" Loading took at most {max(shares):.1%} of a run's time, where that was taken." if shares else ""
+    shares = [record["loading"] for record in records if "loading" in record]
+    loading = f" Loading took at most {max(shares):.1%} of an update, where its time was taken." if shares else ""
     return (
         f"Test accuracy in percent, of the checkpoint with the best validation accuracy. Each run: {'; '.join(parts)}; "
         f"{versions}. Steps of pretraining are counted.{loading} Command: `{first['command']}`."

@@ -5,7 +5,7 @@ holds all that is needed to judge a number: configuration, seed, versions, size,
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -239,7 +239,7 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "parameters": outcome.parameters,
         "tokens": read_before + outcome.tokens,
         "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
-        "loading": round(sum(entry.get("loading", 0.0) for entry in timings), 1),  # seconds of them
+        "loading": loading_share(timings),
         "environment": {key: value for key, value in environment.items() if key != "started"},
         "curve": metrics,
         **({"pretraining": before} if before else {}),
@@ -250,6 +250,12 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "test": test,
         **({"analysis": readings(outcome.folder, study, metrics, screen)} if study.instruments else {}),
     }
+
+
+def loading_share(timings: Iterable[Mapping[str, float]]) -> float:
+    """How much of the time of updates went into loading their batches."""
+    timed = [(entry["loading"], entry["seconds"]) for entry in timings if "loading" in entry]
+    return round(sum(loading for loading, _ in timed) / max(sum(seconds for _, seconds in timed), 1e-9), 5)
 
 
 def readings(folder: Path, study: Study, metrics: list[dict[str, Any]], screen: Screen) -> dict[str, Any]:

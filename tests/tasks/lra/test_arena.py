@@ -204,7 +204,7 @@ def test_a_split_that_serves_for_two_is_evaluated_once(config, tmp_path):
     found = record("transnormer-table6", "cpu", trial, start_run(trial.config, tmp_path / "run", QUIET), QUIET)
     assert found["valid"] == evaluate_run(tmp_path / "run", "valid", QUIET, "best")
     assert found["test"] == evaluate_run(tmp_path / "run", "test", QUIET, "best")
-    assert 0 <= found["loading"] <= found["seconds"]
+    assert 0 < found["loading"] < 1
 
 
 def test_the_best_checkpoint_has_the_highest_accuracy(config):
