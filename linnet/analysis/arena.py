@@ -129,7 +129,7 @@ def speed_table(records: Sequence[Record]) -> str:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     about, busy = records[0]["environment"], max(record["others"] or 0.0 for record in records)
     note = (
-        f"Batch {records[0]['batch']}, {about['threads']} threads on {about['cores']} cores ({about['machine']}), "
+        f"Batch {records[0]['batch']}, {about['threads']} of {about['cores']} cores ({about['machine']}), "
         f"torch {about['torch']}, linnet {about['linnet']}; systems in turns, medians; memory on one "
         "thread. In brackets: times vanilla's. "
         f"Other programs kept up to {busy:.1f} cores busy meanwhile. Command: `{records[0]['command']}`."

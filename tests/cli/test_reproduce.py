@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+from pathlib import Path
 
 import pytest
 
+from linnet.analysis.results import digest, read_results
 from linnet.bench import arena as bench
 from linnet.train import arena
 
@@ -94,3 +96,10 @@ def test_results_that_cannot_be_kept_are_told_before_the_work(small, run, name, 
     assert f"{option} is file/deeper: " in err
     assert "is a file, and the results need a folder" in err
     assert [path.name for path in small.iterdir()] == ["file"]
+
+
+def test_the_committed_circles_are_drawn_from_the_committed_tables():
+    root = Path(__file__).parents[2] / "docs/results"
+    records = [record for table in ("table6", "table7") for record in read_results(root / f"transnormer-{table}-cpu")]
+    assert digest(records).encode() in (root / "transnormer-figure1-cpu.png").read_bytes()
+    assert "(transnormer-figure1-cpu.png)" in (root / "transnormer-table7-cpu.md").read_text()
