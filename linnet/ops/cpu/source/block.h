@@ -24,8 +24,8 @@ struct Part {  // one block: tokens t .. t + n of row b; `from` .. `to` are they
     int64_t b, from, to, t, n;
 };
 
-// The blocks of all rows in order. Padding is left out: before the first block of a row all of it, as it would make that
-// longer than w; after the last block of a row or segment what is in that block, since no result is promised there.
+// The blocks of all rows in order. Padding is left out where it would make a block longer than w, and after the last
+// real token of a row's or segment's last block, where no result is promised.
 static std::vector<Part> parts_of(const Block& p) {
     std::vector<Part> parts;
     const int64_t N = p.l.N;
