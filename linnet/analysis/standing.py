@@ -1,7 +1,7 @@
 """Runs of a study that are not at their end: how far they are, as a table and a figure."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from linnet.analysis.figures import Figure, Series, save_figures
@@ -11,9 +11,13 @@ from linnet.storage import write_text
 
 
 def unfinished(out: Path) -> list[Run]:
-    """The runs in the folders of `out` that have begun and are not at their end."""
-    folders = sorted(path.parent for path in out.glob("*/config.toml"))
-    return [run for run in read_runs(folders) if 0 < at(run) < planned(run)] if folders else []
+    """The runs in the folders of `out`, and the pretraining of runs, that have begun and are not at their end."""
+    folders = sorted(path.parent for form in ("*", "*/pretrain") for path in out.glob(f"{form}/config.toml"))
+    if not folders:
+        return []
+    runs = zip(read_runs(folders), folders, strict=True)
+    named = [dataclasses.replace(run, name=str(folder.relative_to(out))) for run, folder in runs]
+    return [run for run in named if 0 < at(run) < planned(run)]
 
 
 def at(run: Run) -> int:
@@ -61,10 +65,11 @@ def rendered_standing(runs: Sequence[Run], picture: str) -> str:
     return f"\n{standing_table(runs)}\n\n![measured on the validation split against steps]({picture})\n"
 
 
-def render_standing(out: Path, title: str) -> tuple[Path, Path]:
+def render_standing(runs: Sequence[Run], out: Path, title: str) -> tuple[Path, Path]:
     """Write the table into `<out>.md`, between its markers, and the figure into `<out>.png`; the files."""
-    runs, page, picture = unfinished(out), out.with_suffix(".md"), out.with_suffix(".png")
+    page, picture = out.with_suffix(".md"), out.with_suffix(".png")
     text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     write_text(page, replace(text, rendered_standing(runs, picture.name)))
-    save_figures(standing_figures(runs, title), picture, {"linnet-results": digest([asdict(run) for run in runs])})
+    told = digest([dataclasses.asdict(run) for run in runs])
+    save_figures(standing_figures(runs, title), picture, {"linnet-results": told})
     return page, picture

@@ -105,7 +105,7 @@ def _study(
     if begun and not json:
         print(f"{standing_table(begun)}\n")
     if begun and render:
-        pages = render_standing(runs, f"{title}: unfinished runs")
+        pages = render_standing(begun, runs, f"{title}: unfinished runs")
         print(*pages, sep=" and ", file=sys.stderr if json else sys.stdout)
     _tell(folder, title, planned, signal, render and not begun, json, [run.name for run in begun])
     if signal:

@@ -64,11 +64,16 @@ class Task(ABC):
     def model_fields(self) -> dict[str, Any]:
         """What the data decide about the model: the size of its vocabulary, and whatever else."""
 
+    def different_tokens(self) -> int:
+        """How many the data have, with those that a model is shown besides."""
+        return int(self.model_fields()["vocab_size"])
+
     def check_model(self, model: ModelConfig) -> None:
         """The one-line error for a model with another output, or without a vector for each token or place."""
-        if model.output != self.output:
-            raise InputError(f"model.output is {model.output!r}: the task {self.config.task} needs {self.output!r}")
-        tokens, context = self.model_fields()["vocab_size"], self.config.data.context
+        output = self.model_fields().get("output", self.output)
+        if model.output != output:
+            raise InputError(f"model.output is {model.output!r}: the task {self.config.task} needs {output!r}")
+        tokens, context = self.different_tokens(), self.config.data.context
         if model.vocab_size < tokens:
             raise InputError(f"model.vocab_size is {model.vocab_size}: the data have {tokens} different tokens")
         if model.positions == "learned" and model.max_length < context:

@@ -81,6 +81,13 @@ def test_how_far_unfinished_runs_are(small, run):
     assert (small / "kept.png").read_bytes()[:4] == b"\x89PNG"
     code, out, _ = run(*command, "--json")
     assert (code, json.loads(out)["begun"]) == (0, ["listops-T2-seed0"])
+    before = folder / "pretrain"
+    before.mkdir()
+    for name in ("config.toml", "metrics.jsonl"):
+        (folder / name).rename(before / name)
+    code, out, _ = run(*command)
+    assert (code, "| listops-T2-seed0/pretrain | 1,000 |" in out) == (0, True)
+    (before / "config.toml").rename(folder / "config.toml")
     metrics[2]["step"] = 50_000  # then it is at its end
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in metrics))
     code, _, err = run(*command)

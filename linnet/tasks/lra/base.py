@@ -68,25 +68,21 @@ class ArenaTask(Task):
 
     def model_fields(self) -> dict[str, Any]:
         """The sizes of the benchmark: a position for each token up to the next power of two; the mask is one more."""
-        guess = self.denoises or self.config.pretrain
         fields = {
-            "vocab_size": max(self.vocab_size, self.tokens + guess),
+            "vocab_size": max(self.vocab_size, self.different_tokens()),
             "max_length": 1 << (self.data.context - 1).bit_length(),
             "classes": self.classes,
             "output": "masked_lm" if self.denoises else self.output,
         }
         return {**fields, "mean_over": "max_length"} if self.data.rules == "skyformer" else fields
 
+    def different_tokens(self) -> int:
+        """With the one that stands for a masked token, where there are any."""
+        return self.tokens + (self.denoises or self.config.pretrain)
+
     def check_model(self, model: ModelConfig) -> None:
-        """Also: every token has an embedding, every place a position, and every class an answer."""
-        wanted, context = self.model_fields(), self.data.context
-        if model.output != wanted["output"]:
-            raise InputError(f"model.output is {model.output!r}: {self.config.task} needs {wanted['output']!r} here")
-        tokens = self.tokens + (self.denoises or self.config.pretrain)
-        if model.vocab_size < tokens:
-            raise InputError(f"model.vocab_size is {model.vocab_size}: the data have {tokens} tokens")
-        if model.positions == "learned" and model.max_length < context:
-            raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
+        """Also: every class has an answer."""
+        super().check_model(model)
         if model.classes != self.classes:
             raise InputError(f"model.classes is {model.classes}: the task {self.config.task} has {self.classes}")
 

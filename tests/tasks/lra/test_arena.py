@@ -357,8 +357,8 @@ def test_bad_data_is_one_line(config, name, data, message):
 @pytest.mark.parametrize(
     ("preset_name", "fields", "line"),
     [
-        ("vanilla_roberta_small", {}, "model.output is 'masked_lm': lra/text needs 'classifier' here"),
-        ("vanilla_lra", {"vocab_size": 100}, "model.vocab_size is 100: the data have 257 tokens"),
+        ("vanilla_roberta_small", {}, "model.output is 'masked_lm': the task lra/text needs 'classifier'"),
+        ("vanilla_lra", {"vocab_size": 100}, "model.vocab_size is 100: the data have 257 different tokens"),
         ("vanilla_lra", {"max_length": 60}, "model.max_length is 60: data.context is 64"),
         ("vanilla_lra", {"classes": 3}, "model.classes is 3: the task lra/text has 2"),
     ],
