@@ -4,9 +4,11 @@ import copy
 
 import pytest
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
 from linnet import create_attention, create_mixer
+from linnet.attention.base import Core
 from linnet.errors import InputError
 from linnet.ops.backend import no_kernels
 
@@ -19,6 +21,14 @@ CORES = [
     ("lln", {}),
     ("lln", {"match": "paper"}),
 ]
+
+
+@torch.no_grad()
+def decoding(name: str) -> tuple[Core, list[Tensor], tuple[Tensor, ...]]:
+    """A core of two heads, a token's q, k, v (2,2,1,16), and the state after two of them."""
+    core = create_attention(name, heads=2, head_dim=16, causal=True)
+    qkv = [torch.randn(2, 2, 1, 16) for _ in range(3)]
+    return core, qkv, core.step(*qkv, core.prefill(*qkv)[1])[1]
 
 
 @pytest.mark.parametrize("name,options", CORES)
@@ -49,11 +59,8 @@ def test_equals_the_torch_path(
 
 @pytest.mark.parametrize("name", ["elu", "norm", "lln"])
 def test_it_does_not_serve_what_it_cannot(name: str) -> None:
-    core = create_attention(name, heads=2, head_dim=16, causal=True)
-    q, k, v = (torch.randn(2, 2, 1, 16) for _ in range(3))
+    core, (q, k, v), state = decoding(name)
     with torch.no_grad():
-        _, state = core.prefill(q, k, v)
-        _, state = core.step(q, k, v, state)
         assert core.quick_step(q, k, v, state) is not None
         assert core.quick_step(q.double(), k.double(), v.double(), state) is None
         assert core.quick_step(*(x.bfloat16() for x in (q, k, v)), state) is None
@@ -85,11 +92,9 @@ def test_it_does_not_serve_what_it_cannot(name: str) -> None:
 @torch.no_grad()
 def test_it_does_not_serve_those_who_follow_operations(name: str) -> None:
     """Transforms, tracers and forward mode would not see what the kernel does."""
-    core = create_attention(name, heads=2, head_dim=16, causal=True)
-    q, k, v = (torch.randn(2, 2, 1, 16) for _ in range(3))
-    _, state = core.step(q, k, v, core.prefill(q, k, v)[1])
+    core, (q, k, v), state = decoding(name)
 
-    def refused(x: torch.Tensor) -> torch.Tensor:
+    def refused(x: Tensor) -> Tensor:
         assert core.quick_step(x, k, v, state) is None
         return x + 1
 
@@ -104,9 +109,7 @@ def test_it_does_not_serve_those_who_follow_operations(name: str) -> None:
 @pytest.mark.parametrize("name", ["elu", "norm", "lln"])
 @torch.no_grad()
 def test_it_asks_for_the_backend_each_time(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    core = create_attention(name, heads=2, head_dim=16, causal=True)
-    q, k, v = (torch.randn(2, 2, 1, 16) for _ in range(3))
-    _, state = core.step(q, k, v, core.prefill(q, k, v)[1])
+    core, (q, k, v), state = decoding(name)
     for choice, served in (("cpu", True), ("torch", False), ("", True), ("fast", False), ("cpu", True)):
         monkeypatch.setenv("LINNET_BACKEND", choice)
         assert (core.quick_step(q, k, v, state) is not None) == served
@@ -132,9 +135,7 @@ def test_angles_are_exact_at_any_position(monkeypatch: pytest.MonkeyPatch, posit
 
 @torch.no_grad()
 def test_it_reads_angles_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    core = create_attention("norm", heads=2, head_dim=16, causal=True)
-    q, k, v = (torch.randn(2, 2, 1, 16) for _ in range(3))
-    _, state = core.step(q, k, v, core.prefill(q, k, v)[1])
+    core, (q, k, v), state = decoding("norm")
     other = create_attention("norm", heads=2, head_dim=16, causal=True)
     core.load_state_dict(other.state_dict())
     assert torch.equal(core.step(q, k, v, state)[0], other.step(q, k, v, state)[0])
@@ -150,9 +151,7 @@ def test_it_reads_angles_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None
 @torch.no_grad()
 def test_a_saved_core_holds_no_addresses(name: str) -> None:
     """They are those of functions in one process."""
-    core = create_attention(name, heads=2, head_dim=16, causal=True)
-    q, k, v = (torch.randn(2, 2, 1, 16) for _ in range(3))
-    _, state = core.step(q, k, v, core.prefill(q, k, v)[1])
+    core, (q, k, v), state = decoding(name)
     assert core.quick_step(q, k, v, state) is not None
     assert core.stepper.packed
     copied = copy.deepcopy(core)  # which takes what a file would
