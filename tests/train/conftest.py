@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from linnet.config import RunConfig, parse_config
+from linnet.storage import steps
 
 ROOT = Path(__file__).parent.parent.parent
 PRESETS = {"masked_lm": "transnormer_t2_roberta_small"}  # of the others: a causal one
@@ -36,3 +37,14 @@ def config(cache) -> Callable[..., RunConfig]:
         })
 
     return make
+
+
+@pytest.fixture
+def last() -> Callable[[Path], dict[str, bytes]]:
+    """`last(folder)`: the bytes of the newest checkpoint of a run, and of its metrics."""
+
+    def read(folder: Path) -> dict[str, bytes]:
+        path = folder / f"checkpoints/step-{steps(folder / 'checkpoints')[-1]}"
+        return {file.name: file.read_bytes() for file in [*sorted(path.iterdir()), folder / "metrics.jsonl"]}
+
+    return read

@@ -1,15 +1,11 @@
-"""Runs from outside: signals, kills, locks, damaged checkpoints, changed data, full disks."""
+"""Runs from outside: what is in their folders, locks, damaged checkpoints, changed data, full disks."""
 
 import errno
 import json
-import multiprocessing
 import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -34,24 +30,6 @@ class Listening(Screen):
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
-
-
-def last(folder: Path) -> dict[str, bytes]:
-    """The bytes of the newest checkpoint, and of the metrics."""
-    path = folder / f"checkpoints/step-{steps(folder / 'checkpoints')[-1]}"
-    return {file.name: file.read_bytes() for file in [*sorted(path.iterdir()), folder / "metrics.jsonl"]}
-
-
-@pytest.fixture
-def recipe(config, tmp_path):
-    """The path of a recipe: `recipe(steps=9)`."""
-
-    def write(task: str = "causal_lm", **train: object) -> str:
-        path = tmp_path / "recipe.toml"
-        path.write_text(dump_config(config(task, **train)))
-        return str(path)
-
-    return write
 
 
 @pytest.fixture
@@ -91,7 +69,7 @@ def test_the_files_of_a_run(config, tmp_path):
     assert [record["step"] for record in read_metrics(tmp_path / "run/timings.jsonl")] == [3, 4, 6, 6]
 
 
-def test_the_configuration_of_a_run_gives_the_run_again(config, tmp_path):
+def test_the_configuration_of_a_run_gives_the_run_again(config, tmp_path, last):
     start_run(config(steps=3), tmp_path / "a", QUIET)
     again = load_recipe(tmp_path / "a/config.toml")
     start_run(again, tmp_path / "b", QUIET)
@@ -176,7 +154,7 @@ def test_a_second_process_is_refused(config, tmp_path):
     assert resume_run(tmp_path / "run", QUIET).step == 6  # a dead owner holds nothing
 
 
-def test_a_damaged_checkpoint_is_named_and_passed_over(config, tmp_path):
+def test_a_damaged_checkpoint_is_named_and_passed_over(config, tmp_path, last):
     settings = config(steps=6, save_every=2, eval_every=0)
     start_run(settings, tmp_path / "run", QUIET)
     whole = last(tmp_path / "run")
@@ -358,7 +336,7 @@ def test_a_longer_run_goes_on(config, tmp_path):
     assert resume_run(tmp_path / "run", QUIET).step == 4
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(config, tmp_path):
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(config, tmp_path, last):
     start_run(config(), tmp_path / "run", QUIET)
     whole = last(tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoints")
@@ -388,90 +366,6 @@ def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_stays(config, tmp_pa
     read_checkpoint(tmp_path / "run/checkpoints/step-2")
     monkeypatch.undo()
     assert resume_run(tmp_path / "run", QUIET).step == 6
-
-
-def wait_for(condition, process: "subprocess.Popen[str]") -> None:
-    for _ in range(3000):
-        if condition() or process.poll() is not None:
-            return
-        time.sleep(0.01)
-    pytest.fail("nothing happened in 30 s")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_step_saves_and_exits_with_its_code(number, recipe, tmp_path):
-    path, folder = recipe(steps=100_000, save_every=0, eval_every=0, log_every=1), tmp_path / "run"
-    command = [sys.executable, "-m", "linnet", "train", path, "--out", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: len(read_metrics(folder / "metrics.jsonl")) > 3, process)
-    process.send_signal(number)
-    start = time.perf_counter()
-    out, err = process.communicate(timeout=30)
-    assert time.perf_counter() - start < 5
-    assert process.returncode == 128 + number, err
-    assert "Traceback" not in err
-    (step,) = steps(folder / "checkpoints")
-    assert f"stopped at step {step} of 100000 and saved: linnet resume {folder}" in out
-    assert read_metrics(folder / "metrics.jsonl")[-1]["step"] == step
-    assert read_checkpoint(folder / f"checkpoints/step-{step}").state["position"]["step"] == step
-
-
-def test_a_second_signal_exits_at_once(recipe, tmp_path):
-    """The first step never ends, so only the second signal can end the process."""
-    program = """
-import sys, time
-from linnet.cli.app import run
-from linnet.train.loop import Trainer
-def endless(trainer):
-    print("in the step", flush=True)
-    while True:
-        time.sleep(0.01)
-Trainer._update = endless
-sys.exit(run(sys.argv[1:]))
-"""
-    command = [sys.executable, "-c", program, "train", recipe(), "--out", str(tmp_path / "run"), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "in the step\n"
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=5) == 143
-    process.stdout.close()
-    assert steps(tmp_path / "run/checkpoints") == []
-
-
-def test_kills_at_random_times_end_in_the_same_bits(recipe, tmp_path):
-    """SIGKILL at any moment of start, step or save; a run that finishes all the same is begun anew."""
-    path = recipe("masked_lm", steps=30, save_every=2, eval_every=8)
-    context = multiprocessing.get_context("forkserver")  # children of a process that has imported torch once
-    context.set_forkserver_preload(["linnet.train.run", "linnet.cli.app", "torch._dynamo"])
-
-    def child(*arguments: str) -> multiprocessing.Process:
-        process = context.Process(target=linnet, args=([*arguments, "--json"],))
-        process.start()
-        return process
-
-    child("list", "tasks").join()  # the server starts
-    start = time.perf_counter()
-    child("train", path, "--out", str(tmp_path / "whole")).join()
-    usual = time.perf_counter() - start
-    folder, moment, kills = tmp_path / "killed", random.Random(0), 0
-    while kills < 8:
-        begun = (folder / "config.toml").exists()
-        process = child("resume", str(folder)) if begun else child("train", path, "--out", str(folder))
-        process.join(usual * moment.uniform(0.1, 0.7))
-        if process.exitcode is None:
-            process.kill()
-            kills += 1
-        else:
-            assert last(folder) == last(tmp_path / "whole")
-            shutil.rmtree(folder)
-        process.join()
-    begun = (folder / "config.toml").exists()
-    child("resume", str(folder)).join() if begun else child("train", path, "--out", str(folder)).join()
-    assert last(folder) == last(tmp_path / "whole")
-    assert not list(folder.rglob(".linnet-*"))
 
 
 def test_a_lock_is_held_while_training(config, tmp_path, monkeypatch):
