@@ -93,12 +93,13 @@ def _before(config: Record) -> int:
 
 def accuracy_curves(records: Sequence[Record], note: str) -> list[Figure]:
     """Validation accuracy against steps, those of pretraining too, the mean over seeds; one figure a task."""
-    figures = []
+    figures, systems = [], list(accuracies(records))
     for task in [task for task in TASKS if any(record["config"]["task"] == task for record in records)]:
-        lines: dict[str, dict[int, list[float]]] = {}
+        # one without a curve keeps its place, and with it the color that it has elsewhere
+        lines: dict[str, dict[int, list[float]]] = {name: {} for name in systems}
         for record in records:
             if record["config"]["task"] == task:
-                curve = lines.setdefault(record["row"], {})
+                curve = lines[record["row"]]
                 for entry in record["curve"]:
                     if entry["split"] == "valid":
                         spent = _before(record["config"]) + entry["step"]

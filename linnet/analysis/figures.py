@@ -205,7 +205,8 @@ def _draw(axes: "Axes", figure: Figure) -> None:
             areas = [LARGEST * size / largest for size in series.sizes]
             axes.scatter(series.x, y, areas, color=color, alpha=0.6, linewidth=0)
             continue
-        (line,) = axes.plot(series.x, y, color=color, linewidth=1.5, label=_shorten(series.name))
+        label = _shorten(series.name) if len(series.x) else None  # what is not there has no place in a legend
+        (line,) = axes.plot(series.x, y, color=color, linewidth=1.5, label=label)
         line.set(linestyle=dash, marker=marker, markersize=4)
         if series.low is not None and series.high is not None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)

@@ -96,10 +96,12 @@ def test_unequal_budgets_on_a_task_are_refused(scores):
 def test_the_curve_of_a_pretrained_run_begins_after_its_pretraining(scores):
     before = record("T2, pretrained", "lra/text", 0.1, steps=60, pretrain_steps=40)
     before["config"]["pretrain"] = True
-    text = accuracy_curves([*scores, before], "")[0]
+    text, listops = accuracy_curves([*scores, before], "")
     assert {series.name: list(series.x) for series in text.series} == {
         "T2": [50, 100], "vanilla": [50, 100], "T2, pretrained": [90, 140]
     }  # fmt: skip
+    assert [line.name for line in listops.series] == [line.name for line in text.series]  # so they have one color
+    assert [line.name for line in listops.series if not line.x] == ["T2, pretrained"]
 
 
 def test_speed_beside_vanilla(speeds):
