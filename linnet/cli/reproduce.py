@@ -93,13 +93,15 @@ def _study(
 ) -> None:  # fmt: skip
     """Train what is missing of a study, and render it."""
     from linnet.analysis.calculations import CALCULATIONS
+    from linnet.analysis.results import check_origin
     from linnet.analysis.standing import render_standing, standing_table, unfinished
-    from linnet.train.study import find_study, run_study, trials
+    from linnet.train.study import command_of, find_study, run_study, trials
 
     study = find_study(name, also=(SPEED, CIRCLES, *CALCULATIONS))
     planned = len(list(trials(study, scale, seeds)))
     runs = out or Path("runs") / f"{study.shared or name}-{scale}"
     folder = results or runs / study.results(name)
+    check_origin(folder, command_of(name, scale))
     signal = 0 if render else run_study(name, scale, runs, folder, screen, only, seeds)
     begun, title = unfinished(runs), f"{study.title} ({scale} scale)"
     if begun and not json:
@@ -115,8 +117,10 @@ def _study(
 def _calculate(name: str, folder: Path, render: bool, screen: "Screen", json: bool) -> None:
     """Compute what needs no training, with progress, keep it as one JSON file, and render it."""
     from linnet.analysis.calculations import CALCULATIONS, calculate
+    from linnet.analysis.results import check_origin
     from linnet.storage import write_json
 
+    check_origin(folder, f"linnet reproduce {name}")
     if not render and not list(folder.glob("*.json")):
         try:
             found = calculate(name, screen.work(f"computing {name}"))
@@ -129,10 +133,13 @@ def _calculate(name: str, folder: Path, render: bool, screen: "Screen", json: bo
 
 def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
     """Measure speed and memory at each length that is missing, and render them."""
+    from linnet.analysis.results import check_origin
     from linnet.bench.arena import LENGTHS, measure_arena
     from linnet.storage import write_json
     from linnet.train.arena import COMPARED
 
+    made_by = f"linnet reproduce {SPEED}"
+    check_origin(folder, made_by)
     systems = {name: f"{system}_lra" for name, system in COMPARED.items()}
     if not render:
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +149,7 @@ def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
                 if not place.exists():
                     show = screen.work(f"measuring {len(systems)} systems at {tokens:,} tokens")
                     found = measure_arena(systems, tokens, rounds=5, progress=show)
-                    write_json(place, {**found, "command": f"linnet reproduce {SPEED}"})
+                    write_json(place, {**found, "command": made_by})
         finally:
             screen.close()
     title = "Speed and memory of the Long Range Arena's models: the shape of TransNormer's Table 7"

@@ -43,6 +43,7 @@ def test_table_7_and_figure_1(small, run):
     scores.mkdir(parents=True)
     for name, accuracy in (("T2", 0.4), ("vanilla", 0.3)):
         record = {"row": name, "seed": 0, "config": {"task": "lra/listops"}, "test": {"accuracy": accuracy}}
+        record |= {"curve": [], "environment": {}, "command": "linnet reproduce transnormer-table6 --scale cpu"}
         (scores / f"{name}.json").write_text(json.dumps(record))
     code, out, _ = run("reproduce", "transnormer-figure1", "--json")
     assert code == 0
@@ -92,6 +93,26 @@ def test_how_far_unfinished_runs_are(small, run):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in metrics))
     code, _, err = run(*command)
     assert (code, "holds no results" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("transnormer-table6", "--scale", "paper"),
+        ("transnormer-table4",),
+        ("transnormer-table7",),
+        ("lln-distribution",),
+    ],
+    ids=lambda command: command[0],
+)
+def test_results_of_another_study_or_scale_are_told_before_the_work(small, run, command):
+    (small / "there").mkdir()
+    other = {"command": "linnet reproduce transnormer-table6 --scale cpu"}
+    (small / "there" / "listops-T2-seed0.json").write_text(json.dumps(other))
+    code, _, err = run("reproduce", *command, "--results", "there")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "listops-T2-seed0.json is of `linnet reproduce transnormer-table6 --scale cpu`, not of" in err
+    assert not (small / "runs").exists()
 
 
 @pytest.mark.parametrize("name", ["transnormer-table6", "transnormer-table7", "lln-distribution"])
