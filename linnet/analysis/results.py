@@ -13,7 +13,7 @@ from linnet.analysis.figures import Figure, Series, save_figures
 from linnet.analysis.heatmaps import save_maps
 from linnet.analysis.recall import recall_figures, recall_markdown
 from linnet.errors import InputError, LinnetError
-from linnet.storage import read_json, write_text
+from linnet.storage import beside, read_json, write_text
 
 Record = dict[str, Any]
 # What the records of a folder hold at least: trained, measured, computed.
@@ -154,7 +154,7 @@ def render(folder: Path, title: str) -> tuple[Path, ...]:
     Where the records hold attention maps, these are a third file, `<folder>-maps.png`.
     """
     records = read_results(folder)
-    page, picture = folder.with_suffix(".md"), folder.with_suffix(".png")
+    page, picture = beside(folder, ".md"), beside(folder, ".png")
     text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     write_text(page, replace(text, rendered(records, picture.name)))
     drawn_from = {"linnet-results": digest(records)}

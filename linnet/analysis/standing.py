@@ -7,7 +7,7 @@ from pathlib import Path
 from linnet.analysis.figures import Figure, Series, save_figures
 from linnet.analysis.results import BEGIN, END, digest, replace
 from linnet.analysis.runs import Run, number, read_runs
-from linnet.storage import write_text
+from linnet.storage import beside, write_text
 
 
 def unfinished(out: Path) -> list[Run]:
@@ -67,7 +67,7 @@ def rendered_standing(runs: Sequence[Run], picture: str) -> str:
 
 def render_standing(runs: Sequence[Run], out: Path, title: str) -> tuple[Path, Path]:
     """Write the table into `<out>.md`, between its markers, and the figure into `<out>.png`; the files."""
-    page, picture = out.with_suffix(".md"), out.with_suffix(".png")
+    page, picture = beside(out, ".md"), beside(out, ".png")
     text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     write_text(page, replace(text, rendered_standing(runs, picture.name)))
     told = digest([dataclasses.asdict(run) for run in runs])

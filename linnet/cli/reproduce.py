@@ -182,17 +182,17 @@ def _draw_circles(place: Path, scale: str, json: bool) -> None:
     from linnet.analysis.arena import circles
     from linnet.analysis.figures import save_figures
     from linnet.analysis.results import digest, read_results
+    from linnet.storage import beside
 
-    found = {}
+    picture, found = place if place.suffix == ".png" else beside(place, ".png"), {}
     for name in (SCORES, SPEED):
-        folders = [place.parent / f"{name}-{scale}" / "results", place.parent / f"{name}-{scale}"]
+        folders = [picture.parent / f"{name}-{scale}" / "results", picture.parent / f"{name}-{scale}"]
         folder = next((folder for folder in folders if any(folder.glob("*.json"))), None)
         if folder is None:
             raise InputError(f"{folders[0]} holds no results: `linnet reproduce {name}` makes them")
         found[name] = read_results(folder)
     records = [*found[SCORES], *found[SPEED]]
     note = "the area of a circle is the peak memory of a training step"
-    picture = place.with_suffix(".png")
     figure = circles(found[SCORES], found[SPEED], 2048, note)
     save_figures([figure], picture, {"linnet-results": digest(records)})
     if json:
