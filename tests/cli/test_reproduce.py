@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from linnet.analysis.results import digest, read_results
+from linnet.analysis.standing import standing_figures, unfinished
 from linnet.bench import arena as bench
 from linnet.train import arena
 
@@ -61,6 +62,21 @@ def test_what_has_no_runs_has_no_seeds(small, run, name):
     code, _, err = run("reproduce", name, "--seeds", "2")
     assert (code, err.count("\n")) == (2, 1)
     assert f"--seeds is 2: {name} has no runs to choose from" in err
+
+
+def test_a_run_that_was_not_evaluated_yet_has_a_line_and_no_figure(small, run):
+    for name, valid in (("listops-T2-seed0", None), ("listops-vanilla-seed0", 0.25)):
+        folder = small / "kept" / name
+        folder.mkdir(parents=True)
+        (folder / "config.toml").write_text('task = "lra/listops"\n[train]\nsteps = 50_000\n')
+        metrics = [{"step": 50, "split": "train", "loss": 2.0}]
+        metrics += [{"step": 50, "split": "valid", "loss": 2.0, "accuracy": valid}] if valid else []
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in metrics))
+        code, out, _ = run("reproduce", "transnormer-table6", "--scale", "paper", "--out", "kept", "--render")
+        assert (code, "| listops-T2-seed0 | 50 | 50,000 | - | - | 0 |" in out) == (0, True)
+        assert (small / "kept.png").exists() == ("kept.png" in (small / "kept.md").read_text()) == bool(valid)
+    (figure,) = standing_figures(unfinished(small / "kept"), "")  # no panel of perplexity, which is not measured here
+    assert [series.name for series in figure.series] == ["listops-vanilla-seed0"]
 
 
 def test_how_far_unfinished_runs_are(small, run):
