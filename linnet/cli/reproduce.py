@@ -95,10 +95,11 @@ def _study(
     from linnet.analysis.calculations import CALCULATIONS
     from linnet.analysis.results import check_origin
     from linnet.analysis.standing import render_standing, standing_table, unfinished
-    from linnet.train.study import command_of, find_study, run_study, trials
+    from linnet.train.study import chosen, command_of, find_study, run_study, trials
 
     study = find_study(name, also=(SPEED, CIRCLES, *CALCULATIONS))
-    planned = len(list(trials(study, scale, seeds)))
+    planned = list(trials(study, scale, seeds))
+    asked = [trial.name for trial in chosen(planned, only)]
     runs = out or Path("runs") / f"{study.shared or name}-{scale}"
     folder = results or runs / study.results(name)
     check_origin(folder, command_of(name, scale))
@@ -109,7 +110,9 @@ def _study(
     if begun and render:
         pages = render_standing(begun, runs, f"{title}: unfinished runs")
         print(*pages, sep=" and ", file=sys.stderr if json else sys.stdout)
-    _tell(folder, title, planned, signal, render and not begun, json, [run.name for run in begun])
+    names, begun_names = [trial.name for trial in planned], [run.name for run in begun]
+    goes_on = not render and any(not (folder / f"{name}.json").exists() for name in asked)
+    _tell(folder, title, names, signal, render and not begun, json, begun_names, goes_on)
     if signal:
         raise typer.Exit(128 + signal)
 
@@ -128,7 +131,7 @@ def _calculate(name: str, folder: Path, render: bool, screen: "Screen", json: bo
             screen.close()
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / f"{name}.json", found)
-    _tell(folder, CALCULATIONS[name].title, 1, 0, render, json)
+    _tell(folder, CALCULATIONS[name].title, [name], 0, render, json)
 
 
 def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
@@ -153,18 +156,20 @@ def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
         finally:
             screen.close()
     title = "Speed and memory of the Long Range Arena's models: the shape of TransNormer's Table 7"
-    _tell(folder, title, len(LENGTHS), 0, render, json)
+    _tell(folder, title, [f"n{tokens}" for tokens in LENGTHS], 0, render, json)
 
 
 def _tell(
-    folder: Path, title: str, planned: int, signal: int, needed: bool, json: bool, begun: Sequence[str] = ()
-) -> None:
-    """Render the results so far, which must be there if `needed`, and say how far they go."""
+    folder: Path, title: str, planned: Sequence[str], signal: int, needed: bool, json: bool,
+    begun: Sequence[str] = (), goes_on: bool = False,
+) -> None:  # fmt: skip
+    """Render the results so far, which must be there if `needed`, and say how many of those `planned` there are."""
     from linnet.analysis.results import read_results, to_markdown
     from linnet.analysis.results import render as draw
 
-    done, drawn = len(list(folder.glob("*.json"))), list[str]()
-    if done or needed:
+    there, drawn = {path.stem for path in folder.glob("*.json")}, list[str]()
+    done = len(there.intersection(planned))
+    if there or needed:
         records = read_results(folder)
         drawn = [str(path) for path in draw(folder, title)]
         if not json:
@@ -172,9 +177,10 @@ def _tell(
             print(" and ".join(drawn))
     if json:
         files = dict(itertools.zip_longest(("page", "figure", "maps"), drawn))
-        print_json({"done": done, "begun": list(begun), "planned": planned, "signal": signal, **files})
+        print_json({"done": done, "begun": list(begun), "planned": len(planned), "signal": signal, **files})
     else:
-        print(f"{done} of {planned} runs are done" + ("" if done == planned else ": the same command goes on"))
+        more = f"; other results there: {len(there) - done}" if len(there) > done else ""
+        print(f"{done} of {len(planned)} runs are done{more}" + (": the same command goes on" if goes_on else ""))
 
 
 def _draw_circles(place: Path, scale: str, json: bool) -> None:

@@ -64,6 +64,21 @@ def test_what_has_no_runs_has_no_seeds(small, run, name):
     assert f"--seeds is 2: {name} has no runs to choose from" in err
 
 
+def test_only_planned_runs_are_counted_and_only_what_is_left_goes_on(small, run):
+    results = Path(__file__).parents[2] / "docs/results/transnormer-table6-cpu"
+    (small / "there").mkdir()
+    for seed in (0, 1):
+        record = json.loads((results / "listops-T2-seed0.json").read_text()) | {"seed": seed}
+        (small / "there" / f"listops-T2-seed{seed}.json").write_text(json.dumps(record))
+    command = ("reproduce", "transnormer-table6", "--results", "there")
+    planned = json.loads(run(*command, "--render", "--json")[1])["planned"]
+    for options in (("--render",), ("--only", "listops-T2-seed0")):  # neither trains anything
+        code, out, _ = run(*command, *options)
+        assert (code, out.splitlines()[-1]) == (0, f"1 of {planned} runs are done; other results there: 1")
+    out = run(*command, "--render", "--seeds", "2")[1]
+    assert out.splitlines()[-1] == f"2 of {2 * planned} runs are done"
+
+
 def test_a_run_that_was_not_evaluated_yet_has_a_line_and_no_figure(small, run):
     for name, valid in (("listops-T2-seed0", None), ("listops-vanilla-seed0", 0.25)):
         folder = small / "kept" / name
