@@ -58,9 +58,10 @@ def _error(records: Sequence[Record], task: str) -> str:
 
 
 def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
-    """What was spent on each task; refused where the runs on one did not get the same."""
+    """What was spent on each task; refused where the runs on one did not get the same, or had other data."""
     parts = []
     for task in tasks:
+        _check_same_data(records, task)
         budgets = {_spent(record["config"]) for record in records if record["config"]["task"] == task}
         if len(budgets) != 1:
             raise LinnetError(f"the runs on {task} had different budgets: {sorted(budgets)}")
@@ -76,6 +77,15 @@ def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
         f"Test accuracy in percent, of the checkpoint with the best validation accuracy. Each run: {'; '.join(parts)}; "
         f"{versions}. Steps of pretraining are counted.{loading} Command: `{first['command']}`."
     )
+
+
+def _check_same_data(records: Sequence[Record], task: str) -> None:
+    """Refuse runs whose data have different hashes: their accuracies are not of the same samples."""
+    first, *others = (record for record in records if record["config"]["task"] == task)
+    for other in others:
+        if other["environment"].get("data") != first["environment"].get("data"):
+            one, two = (f"{record['row']} with seed {record['seed']}" for record in (first, other))
+            raise LinnetError(f"the runs on {task} had different data: {one}, and {two}")
 
 
 def _spent(config: Record) -> tuple[int, int, int, float]:
@@ -128,12 +138,16 @@ def speed_table(records: Sequence[Record]) -> str:
     for name in names:
         cells = [f"{row['memory'] / 1e6:,.0f}" if (row := _row(record, name)) else "-" for record in records]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    about, busy = records[0]["environment"], max(record["others"] or 0.0 for record in records)
+    about, busy = records[0]["environment"], [record["others"] for record in records if record["others"] is not None]
+    for record in records:
+        if (record["environment"], record["batch"]) != (about, records[0]["batch"]):
+            both = f"{records[0]['tokens']:,} and {record['tokens']:,} tokens"
+            raise LinnetError(f"{both} were measured on different machines, threads, versions or batches")
+    others = f"Other programs kept up to {max(busy):.1f} cores busy meanwhile. " if busy else ""
     note = (
         f"Batch {records[0]['batch']}, {about['threads']} of {about['cores']} cores ({about['machine']}), "
         f"torch {about['torch']}, linnet {about['linnet']}; systems in turns, medians; memory on one "
-        "thread. In brackets: times vanilla's. "
-        f"Other programs kept up to {busy:.1f} cores busy meanwhile. Command: `{records[0]['command']}`."
+        f"thread. In brackets: times vanilla's. {others}Command: `{records[0]['command']}`."
     )
     return "\n".join([*lines, "", note])
 

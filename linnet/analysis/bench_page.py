@@ -10,7 +10,7 @@ from linnet.analysis.costs import Table
 from linnet.analysis.figures import save_figures
 from linnet.analysis.results import BEGIN, END, replace
 from linnet.errors import InputError
-from linnet.storage import read_json, write_text
+from linnet.storage import beside, read_json, write_text
 
 DIGEST = "Source-SHA256"
 TITLES = {"ops": "Ops", "model": "Models and layers", "decode": "Decoding", "profile": "Where the time goes"}
@@ -28,7 +28,7 @@ def read_benches(folder: Path) -> dict[str, Any]:
 
 def render_benches(folder: Path) -> list[Path]:
     """Write the tables into `<folder>.md`, between its markers, and the pictures into the folder."""
-    results, page = read_benches(folder), folder.with_suffix(".md")
+    results, page = read_benches(folder), beside(folder, ".md")
     text = page.read_text() if page.exists() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
     pictures = []
     for name, result in results.items():
@@ -36,7 +36,7 @@ def render_benches(folder: Path) -> list[Path]:
         for stem, figures in bench_figures(result).items():
             pictures.append(folder / f"{stem}.png")
             save_figures(figures, pictures[-1], {DIGEST: digest})
-    write_text(page, replace(text, rendered(results, folder.name)))
+    write_text(page, replace(text, rendered(results, page.name.removesuffix(".md"))))
     return [page, *pictures]
 
 

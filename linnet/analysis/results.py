@@ -13,11 +13,15 @@ from linnet.analysis.figures import Figure, Series, save_figures
 from linnet.analysis.heatmaps import save_maps
 from linnet.analysis.recall import recall_figures, recall_markdown
 from linnet.errors import InputError, LinnetError
-from linnet.storage import write_text
+from linnet.storage import beside, read_json, write_text
 
 Record = dict[str, Any]
 # What the records of a folder hold at least: trained, measured, computed.
-KINDS = ({"row", "seed", "config", "test"}, {"tokens", "rows"}, {"study", "settings"})
+KINDS = (
+    {"row", "seed", "config", "test", "curve", "environment", "command"},
+    {"tokens", "rows", "batch", "others", "environment", "command"},
+    {"study", "settings", "command"},
+)
 BEGIN, END = "<!-- rendered from JSON -->", "<!-- end -->"
 
 
@@ -39,6 +43,16 @@ def read_results(folder: Path) -> list[Record]:
     if len(kinds) > 1:
         raise InputError(f"{folder} holds results of several kinds: each study needs a folder of its own")
     return records
+
+
+def check_origin(folder: Path, command: str) -> None:
+    """The one-line error for a folder with results of another command, told before the work that would join them."""
+    for path in sorted(folder.glob("*.json")):
+        record = read_json(path)
+        made_by = record.get("command") if isinstance(record, dict) else None
+        if made_by != command:
+            of = f"of `{made_by}`" if made_by else "no result of a study"
+            raise InputError(f"{path} is {of}, not of `{command}`: name another folder by --results")
 
 
 def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -140,7 +154,7 @@ def render(folder: Path, title: str) -> tuple[Path, ...]:
     Where the records hold attention maps, these are a third file, `<folder>-maps.png`.
     """
     records = read_results(folder)
-    page, picture = folder.with_suffix(".md"), folder.with_suffix(".png")
+    page, picture = beside(folder, ".md"), beside(folder, ".png")
     text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     write_text(page, replace(text, rendered(records, picture.name)))
     drawn_from = {"linnet-results": digest(records)}

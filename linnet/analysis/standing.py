@@ -7,7 +7,7 @@ from pathlib import Path
 from linnet.analysis.figures import Figure, Series, save_figures
 from linnet.analysis.results import BEGIN, END, digest, replace
 from linnet.analysis.runs import Run, number, read_runs
-from linnet.storage import write_text
+from linnet.storage import beside, write_text
 
 
 def unfinished(out: Path) -> list[Run]:
@@ -46,9 +46,9 @@ def _score(run: Run, value: float) -> str:
 
 
 def standing_figures(runs: Sequence[Run], note: str) -> list[Figure]:
-    """What was measured on the validation split against steps; one figure for each measure."""
+    """What was measured on the validation split against steps; one figure for each measure, none before the first."""
     figures = []
-    for key in sorted({run.measure() for run in runs}):
+    for key in sorted({run.measure() for run in runs if run.best()}):
         factor, label = (100, "validation accuracy, %") if key == "accuracy" else (1, "validation perplexity")
         series = []
         for run in runs:
@@ -60,16 +60,22 @@ def standing_figures(runs: Sequence[Run], note: str) -> list[Figure]:
     return figures
 
 
-def rendered_standing(runs: Sequence[Run], picture: str) -> str:
+def rendered_standing(runs: Sequence[Run], picture: str | None) -> str:
     """What stands between the markers of a page."""
-    return f"\n{standing_table(runs)}\n\n![measured on the validation split against steps]({picture})\n"
+    shown = f"\n![measured on the validation split against steps]({picture})\n" if picture else ""
+    return f"\n{standing_table(runs)}\n{shown}"
 
 
-def render_standing(runs: Sequence[Run], out: Path, title: str) -> tuple[Path, Path]:
-    """Write the table into `<out>.md`, between its markers, and the figure into `<out>.png`; the files."""
-    page, picture = out.with_suffix(".md"), out.with_suffix(".png")
+def render_standing(runs: Sequence[Run], out: Path, title: str) -> tuple[Path, ...]:
+    """Write the table into `<out>.md`, between its markers, and the figure into `<out>.png`; the files.
+
+    Before the first evaluation there is no figure.
+    """
+    page, picture = beside(out, ".md"), beside(out, ".png")
     text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
-    write_text(page, replace(text, rendered_standing(runs, picture.name)))
-    told = digest([dataclasses.asdict(run) for run in runs])
-    save_figures(standing_figures(runs, title), picture, {"linnet-results": told})
+    figures = standing_figures(runs, title)
+    write_text(page, replace(text, rendered_standing(runs, picture.name if figures else None)))
+    if not figures:
+        return (page,)
+    save_figures(figures, picture, {"linnet-results": digest([dataclasses.asdict(run) for run in runs])})
     return page, picture

@@ -93,13 +93,16 @@ def _study(
 ) -> None:  # fmt: skip
     """Train what is missing of a study, and render it."""
     from linnet.analysis.calculations import CALCULATIONS
+    from linnet.analysis.results import check_origin
     from linnet.analysis.standing import render_standing, standing_table, unfinished
-    from linnet.train.study import find_study, run_study, trials
+    from linnet.train.study import chosen, command_of, find_study, run_study, trials
 
     study = find_study(name, also=(SPEED, CIRCLES, *CALCULATIONS))
-    planned = len(list(trials(study, scale, seeds)))
+    planned = list(trials(study, scale, seeds))
+    asked = [trial.name for trial in chosen(planned, only)]
     runs = out or Path("runs") / f"{study.shared or name}-{scale}"
     folder = results or runs / study.results(name)
+    check_origin(folder, command_of(name, scale))
     signal = 0 if render else run_study(name, scale, runs, folder, screen, only, seeds)
     begun, title = unfinished(runs), f"{study.title} ({scale} scale)"
     if begun and not json:
@@ -107,7 +110,9 @@ def _study(
     if begun and render:
         pages = render_standing(begun, runs, f"{title}: unfinished runs")
         print(*pages, sep=" and ", file=sys.stderr if json else sys.stdout)
-    _tell(folder, title, planned, signal, render and not begun, json, [run.name for run in begun])
+    names, begun_names = [trial.name for trial in planned], [run.name for run in begun]
+    goes_on = not render and any(not (folder / f"{name}.json").exists() for name in asked)
+    _tell(folder, title, names, signal, render and not begun, json, begun_names, goes_on)
     if signal:
         raise typer.Exit(128 + signal)
 
@@ -115,8 +120,10 @@ def _study(
 def _calculate(name: str, folder: Path, render: bool, screen: "Screen", json: bool) -> None:
     """Compute what needs no training, with progress, keep it as one JSON file, and render it."""
     from linnet.analysis.calculations import CALCULATIONS, calculate
+    from linnet.analysis.results import check_origin
     from linnet.storage import write_json
 
+    check_origin(folder, f"linnet reproduce {name}")
     if not render and not list(folder.glob("*.json")):
         try:
             found = calculate(name, screen.work(f"computing {name}"))
@@ -124,15 +131,18 @@ def _calculate(name: str, folder: Path, render: bool, screen: "Screen", json: bo
             screen.close()
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / f"{name}.json", found)
-    _tell(folder, CALCULATIONS[name].title, 1, 0, render, json)
+    _tell(folder, CALCULATIONS[name].title, [name], 0, render, json)
 
 
 def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
     """Measure speed and memory at each length that is missing, and render them."""
+    from linnet.analysis.results import check_origin
     from linnet.bench.arena import LENGTHS, measure_arena
     from linnet.storage import write_json
     from linnet.train.arena import COMPARED
 
+    made_by = f"linnet reproduce {SPEED}"
+    check_origin(folder, made_by)
     systems = {name: f"{system}_lra" for name, system in COMPARED.items()}
     if not render:
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,22 +152,24 @@ def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
                 if not place.exists():
                     show = screen.work(f"measuring {len(systems)} systems at {tokens:,} tokens")
                     found = measure_arena(systems, tokens, rounds=5, progress=show)
-                    write_json(place, {**found, "command": f"linnet reproduce {SPEED}"})
+                    write_json(place, {**found, "command": made_by})
         finally:
             screen.close()
     title = "Speed and memory of the Long Range Arena's models: the shape of TransNormer's Table 7"
-    _tell(folder, title, len(LENGTHS), 0, render, json)
+    _tell(folder, title, [f"n{tokens}" for tokens in LENGTHS], 0, render, json)
 
 
 def _tell(
-    folder: Path, title: str, planned: int, signal: int, needed: bool, json: bool, begun: Sequence[str] = ()
-) -> None:
-    """Render the results so far, which must be there if `needed`, and say how far they go."""
+    folder: Path, title: str, planned: Sequence[str], signal: int, needed: bool, json: bool,
+    begun: Sequence[str] = (), goes_on: bool = False,
+) -> None:  # fmt: skip
+    """Render the results so far, which must be there if `needed`, and say how many of those `planned` there are."""
     from linnet.analysis.results import read_results, to_markdown
     from linnet.analysis.results import render as draw
 
-    done, drawn = len(list(folder.glob("*.json"))), list[str]()
-    if done or needed:
+    there, drawn = {path.stem for path in folder.glob("*.json")}, list[str]()
+    done = len(there.intersection(planned))
+    if there or needed:
         records = read_results(folder)
         drawn = [str(path) for path in draw(folder, title)]
         if not json:
@@ -165,9 +177,10 @@ def _tell(
             print(" and ".join(drawn))
     if json:
         files = dict(itertools.zip_longest(("page", "figure", "maps"), drawn))
-        print_json({"done": done, "begun": list(begun), "planned": planned, "signal": signal, **files})
+        print_json({"done": done, "begun": list(begun), "planned": len(planned), "signal": signal, **files})
     else:
-        print(f"{done} of {planned} runs are done" + ("" if done == planned else ": the same command goes on"))
+        more = f"; other results there: {len(there) - done}" if len(there) > done else ""
+        print(f"{done} of {len(planned)} runs are done{more}" + (": the same command goes on" if goes_on else ""))
 
 
 def _draw_circles(place: Path, scale: str, json: bool) -> None:
@@ -175,17 +188,17 @@ def _draw_circles(place: Path, scale: str, json: bool) -> None:
     from linnet.analysis.arena import circles
     from linnet.analysis.figures import save_figures
     from linnet.analysis.results import digest, read_results
+    from linnet.storage import beside
 
-    found = {}
+    picture, found = place if place.suffix == ".png" else beside(place, ".png"), {}
     for name in (SCORES, SPEED):
-        folders = [place.parent / f"{name}-{scale}" / "results", place.parent / f"{name}-{scale}"]
+        folders = [picture.parent / f"{name}-{scale}" / "results", picture.parent / f"{name}-{scale}"]
         folder = next((folder for folder in folders if any(folder.glob("*.json"))), None)
         if folder is None:
             raise InputError(f"{folders[0]} holds no results: `linnet reproduce {name}` makes them")
         found[name] = read_results(folder)
     records = [*found[SCORES], *found[SPEED]]
     note = "the area of a circle is the peak memory of a training step"
-    picture = place.with_suffix(".png")
     figure = circles(found[SCORES], found[SPEED], 2048, note)
     save_figures([figure], picture, {"linnet-results": digest(records)})
     if json:

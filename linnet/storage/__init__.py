@@ -13,6 +13,7 @@ from linnet.storage.checkpoint import (
     unpack_tensors,
 )
 from linnet.storage.files import (
+    beside,
     clean,
     dump_json,
     one_line_errors,
@@ -30,6 +31,7 @@ __all__ = [
     "CheckpointError",
     "MetricsLog",
     "RunLock",
+    "beside",
     "clean",
     "dump_json",
     "newest_checkpoint",

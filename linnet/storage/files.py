@@ -57,6 +57,12 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".linnet-{path.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
+def beside(folder: Path, ending: str) -> Path:
+    """The file next to a folder that has its whole name: runs/a.b and .md give runs/a.b.md."""
+    named = folder if folder.name not in ("", "..") else folder.resolve()  # "." has no name
+    return named.with_name(f"{named.name}{ending}")
+
+
 @contextlib.contextmanager
 def one_line_errors(verb: str, path: Path, temporary: Path | None = None) -> Iterator[None]:
     """A failure of the system becomes one line that names `path`; whatever fails, `temporary` is removed."""

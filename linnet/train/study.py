@@ -210,6 +210,11 @@ def run_study(
     return 0
 
 
+def command_of(name: str, scale: str) -> str:
+    """What makes the results of a study."""
+    return f"linnet reproduce {name} --scale {scale}"
+
+
 def check_begun(folder: Path, planned: RunConfig) -> None:
     """Refuse a run with other settings than a study now has: its record would tell of a run that never was."""
     changed = difference(run_config(folder), planned, also=("steps", "eval_every"))
@@ -234,7 +239,7 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "scale": scale,
         "row": trial.row.name,
         "seed": trial.seed,
-        "command": f"linnet reproduce {name} --scale {scale}",
+        "command": command_of(name, scale),
         "config": config,
         "parameters": outcome.parameters,
         "tokens": read_before + outcome.tokens,

@@ -93,6 +93,14 @@ def test_unequal_budgets_on_a_task_are_refused(scores):
     assert "T2, pretrained" in accuracy_table([*scores, before])
 
 
+def test_unequal_data_of_a_task_are_refused(scores):
+    for number, found in enumerate(scores):
+        found["environment"] = {**found["environment"], "data": {"test": "a" if number < 4 else "b"}}
+    assert "| T2 |" in accuracy_table(scores[:4])
+    with pytest.raises(LinnetError, match="lra/listops had different data: T2 with seed 0, and vanilla with seed 0"):
+        accuracy_table(scores)
+
+
 def test_the_curve_of_a_pretrained_run_begins_after_its_pretraining(scores):
     before = record("T2, pretrained", "lra/text", 0.1, steps=60, pretrain_steps=40)
     before["config"]["pretrain"] = True
@@ -111,6 +119,18 @@ def test_speed_beside_vanilla(speeds):
     assert "| T2 | 3 (3.00) | 5 (5.00) |" in table
     assert "| vanilla | 4 | 4 |" in table  # megabytes
     assert "up to 0.2 cores busy" in table[-1]
+
+
+def test_what_the_system_does_not_tell_of_other_programs_is_not_told(speeds):
+    assert "up to 0.2 cores" in speed_table([speeds[0] | {"others": None}, speeds[1]])
+    assert "Other programs" not in speed_table([record | {"others": None} for record in speeds])
+
+
+@pytest.mark.parametrize("change", [{"batch": 8}, {"environment": {"threads": 2}}])
+def test_lengths_that_were_measured_differently_are_not_one_table(speeds, change):
+    speeds[0] |= {key: {**speeds[0][key], **new} if isinstance(new, dict) else new for key, new in change.items()}
+    with pytest.raises(LinnetError, match="1,024 and 2,048 tokens were measured on different machines"):
+        speed_table(speeds)
 
 
 def test_a_system_that_was_not_measured_at_every_length_has_gaps(speeds):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from linnet.analysis.results import digest, read_results
+from linnet.analysis.standing import standing_figures, unfinished
 from linnet.bench import arena as bench
 from linnet.train import arena
 
@@ -43,6 +44,7 @@ def test_table_7_and_figure_1(small, run):
     scores.mkdir(parents=True)
     for name, accuracy in (("T2", 0.4), ("vanilla", 0.3)):
         record = {"row": name, "seed": 0, "config": {"task": "lra/listops"}, "test": {"accuracy": accuracy}}
+        record |= {"curve": [], "environment": {}, "command": "linnet reproduce transnormer-table6 --scale cpu"}
         (scores / f"{name}.json").write_text(json.dumps(record))
     code, out, _ = run("reproduce", "transnormer-figure1", "--json")
     assert code == 0
@@ -60,6 +62,36 @@ def test_what_has_no_runs_has_no_seeds(small, run, name):
     code, _, err = run("reproduce", name, "--seeds", "2")
     assert (code, err.count("\n")) == (2, 1)
     assert f"--seeds is 2: {name} has no runs to choose from" in err
+
+
+def test_only_planned_runs_are_counted_and_only_what_is_left_goes_on(small, run):
+    results = Path(__file__).parents[2] / "docs/results/transnormer-table6-cpu"
+    (small / "there").mkdir()
+    for seed in (0, 1):
+        record = json.loads((results / "listops-T2-seed0.json").read_text()) | {"seed": seed}
+        (small / "there" / f"listops-T2-seed{seed}.json").write_text(json.dumps(record))
+    command = ("reproduce", "transnormer-table6", "--results", "there")
+    planned = json.loads(run(*command, "--render", "--json")[1])["planned"]
+    for options in (("--render",), ("--only", "listops-T2-seed0")):  # neither trains anything
+        code, out, _ = run(*command, *options)
+        assert (code, out.splitlines()[-1]) == (0, f"1 of {planned} runs are done; other results there: 1")
+    out = run(*command, "--render", "--seeds", "2")[1]
+    assert out.splitlines()[-1] == f"2 of {2 * planned} runs are done"
+
+
+def test_a_run_that_was_not_evaluated_yet_has_a_line_and_no_figure(small, run):
+    for name, valid in (("listops-T2-seed0", None), ("listops-vanilla-seed0", 0.25)):
+        folder = small / "kept" / name
+        folder.mkdir(parents=True)
+        (folder / "config.toml").write_text('task = "lra/listops"\n[train]\nsteps = 50_000\n')
+        metrics = [{"step": 50, "split": "train", "loss": 2.0}]
+        metrics += [{"step": 50, "split": "valid", "loss": 2.0, "accuracy": valid}] if valid else []
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in metrics))
+        code, out, _ = run("reproduce", "transnormer-table6", "--scale", "paper", "--out", "kept", "--render")
+        assert (code, "| listops-T2-seed0 | 50 | 50,000 | - | - | 0 |" in out) == (0, True)
+        assert (small / "kept.png").exists() == ("kept.png" in (small / "kept.md").read_text()) == bool(valid)
+    (figure,) = standing_figures(unfinished(small / "kept"), "")  # no panel of perplexity, which is not measured here
+    assert [series.name for series in figure.series] == ["listops-vanilla-seed0"]
 
 
 def test_how_far_unfinished_runs_are(small, run):
@@ -92,6 +124,26 @@ def test_how_far_unfinished_runs_are(small, run):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in metrics))
     code, _, err = run(*command)
     assert (code, "holds no results" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("transnormer-table6", "--scale", "paper"),
+        ("transnormer-table4",),
+        ("transnormer-table7",),
+        ("lln-distribution",),
+    ],
+    ids=lambda command: command[0],
+)
+def test_results_of_another_study_or_scale_are_told_before_the_work(small, run, command):
+    (small / "there").mkdir()
+    other = {"command": "linnet reproduce transnormer-table6 --scale cpu"}
+    (small / "there" / "listops-T2-seed0.json").write_text(json.dumps(other))
+    code, _, err = run("reproduce", *command, "--results", "there")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "listops-T2-seed0.json is of `linnet reproduce transnormer-table6 --scale cpu`, not of" in err
+    assert not (small / "runs").exists()
 
 
 @pytest.mark.parametrize("name", ["transnormer-table6", "transnormer-table7", "lln-distribution"])

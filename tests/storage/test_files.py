@@ -7,7 +7,7 @@ import pytest
 
 from linnet.errors import LinnetError
 from linnet.storage.checkpoint import read_checkpoint
-from linnet.storage.files import clean, read_json, temporary_name, write_atomic, write_json, write_text
+from linnet.storage.files import beside, clean, read_json, temporary_name, write_atomic, write_json, write_text
 from tests.storage.faults import calls_of, fail_at, in_child, no_space, one_line, save, temporaries, value
 
 
@@ -54,9 +54,9 @@ def test_a_temporary_name_lies_beside_its_path_however_that_is_written(tmp_path,
     inside = tmp_path / "inside"
     inside.mkdir()
     monkeypatch.chdir(inside)
-    for path, beside in ((Path("."), tmp_path), (Path("new"), inside), (Path("../new"), tmp_path)):
+    for path, parent in ((Path("."), tmp_path), (Path("new"), inside), (Path("../new"), tmp_path)):
         found = temporary_name(path)
-        assert found.parent.resolve() == beside
+        assert found.parent.resolve() == parent
         assert found.match(".linnet-*.tmp")
     write_text("new", "text")
     assert [path.name for path in inside.iterdir()] == ["new"]
@@ -98,3 +98,12 @@ def test_no_permission(tmp_path):
         assert [line.strip() for line in lines] == [
             f"cannot write {folder}/{name}: Permission denied" for name in ("file", "step-1")
         ]
+
+
+def test_a_file_beside_a_folder_has_its_whole_name(tmp_path, monkeypatch):
+    assert beside(Path("runs/study"), ".md") == Path("runs/study.md")
+    assert beside(Path("runs/study-0.1"), ".md") == Path("runs/study-0.1.md")  # not that of study-0
+    (tmp_path / "here" / "deeper").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here" / "deeper")
+    assert beside(Path(), ".md") == tmp_path / "here" / "deeper.md"
+    assert beside(Path(".."), ".md") == tmp_path / "here.md"

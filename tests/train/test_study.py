@@ -163,12 +163,13 @@ def test_bad_names_and_empty_folders(tmp_path: Path) -> None:
         list(trials(STUDIES["transnormer-table4"], "gpu"))
     with pytest.raises(InputError, match="holds no results"):
         read_results(tmp_path)
-    for text in ("{", "[]", "3", "{}", '{"rows": []}', '{"row": "T2", "seed": 0}'):
+    for text in ("{", "[]", "3", "{}", '{"rows": [], "tokens": 1}', '{"row": "T2", "seed": 0}'):
         (tmp_path / "x.json").write_text(text)
         with pytest.raises(LinnetError, match="is not a result"):
             read_results(tmp_path)
-    (tmp_path / "x.json").write_text(json.dumps({"rows": [], "tokens": 1}))
-    (tmp_path / "y.json").write_text(json.dumps({"study": "z", "settings": {}}))
+    measured = {"rows": [], "tokens": 1, "batch": 4, "others": None, "environment": {}, "command": "x"}
+    (tmp_path / "x.json").write_text(json.dumps(measured))
+    (tmp_path / "y.json").write_text(json.dumps({"study": "z", "settings": {}, "command": "y"}))
     with pytest.raises(InputError, match="holds results of several kinds"):
         read_results(tmp_path)
 

@@ -84,6 +84,8 @@ def _read_binary(path: Path, progress: Callable[[int, int], None] | None) -> tup
     for place, name, data in read_files(path, wanted, MISSING, progress):
         if name.suffix != ".bin":
             raise InputError(f"{place} is of CIFAR-10's python version, which is pickled and not read: {MISSING}")
+        if name.name in batches:
+            raise InputError(f"{place}: there is another {name.name}: name one copy of the pictures")
         batches[name.name] = _to_grey(place, data)
     names = [f"data_batch_{i}.bin" for i in range(1, 6)]
     for batch in (*names, "test_batch.bin"):

@@ -54,8 +54,12 @@ def _read_public(path: Path, progress: Callable[[int, int], None] | None) -> Ite
     def wanted(name: PurePosixPath) -> bool:
         return name.suffix == ".txt" and name.parts[-3:-2] in (("train",), ("test",)) and name.parts[-2] in CLASSES
 
+    seen = set()
     for place, name, text in read_files(path, wanted, MISSING, progress):
-        split, kind = name.parts[-3:-1]
+        split, kind, _ = name.parts[-3:]
+        if name.parts[-3:] in seen:
+            raise InputError(f"{place}: there is another {'/'.join(name.parts[-3:])}: name one copy of the reviews")
+        seen.add(name.parts[-3:])
         if not text:
             raise InputError(f"{place} is empty")
         yield split, CLASSES.index(kind), check_text(text, place)

@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import io
 import lzma
+import shutil
 import tarfile
 import tracemalloc
 
@@ -60,6 +61,18 @@ def test_what_is_wrong_in_reviews_is_one_line(reviews, tmp_path):
     (tmp_path / "bare").mkdir()
     with pytest.raises(InputError, match=r"has no reviews train/neg: .*get aclImdb_v1.tar.gz from https://"):
         text.read_text(tmp_path / "bare", 4000)
+
+
+@pytest.mark.parametrize(("what", "file"), [("reviews", "test/neg/0_7.txt"), ("cifar", "data_batch_1.bin")])
+def test_a_folder_or_archive_with_two_copies_is_refused(what, file, tmp_path, request):
+    folder = request.getfixturevalue(what)
+    parent = tmp_path / "parent"
+    for copy in ("one", "two"):
+        shutil.copytree(folder, parent / copy / folder.name)
+    read = {"reviews": lambda path: text.read_text(path, 4000), "cifar": image.read_image}[what]
+    for path in (parent, archive(parent, tmp_path / "x.tar.gz")):
+        with pytest.raises(InputError, match=f"there is another {file}: name one copy of the"):
+            read(path)
 
 
 def test_a_cut_archive_is_one_line(reviews, tmp_path):
