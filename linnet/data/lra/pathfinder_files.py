@@ -58,13 +58,12 @@ class Shard(NamedTuple):
         return self.size
 
 
-def _shards(folder: Path, about: Mapping[str, Any]) -> list[Shard]:
-    """The files of the set that `pathfinder.json` says."""
+def _shards(folder: Path, about: Mapping[str, Any]) -> Iterator[Shard]:
+    """The files of the set that `pathfinder.json` says, one by one: it may say more than there can be."""
     count, size = about["count"], about["shard"]
-    return [
-        Shard(folder / f"shard-{number:05}.safetensors", about["seed"], number, min(size, count - number * size))
-        for number in range(-(-count // size))
-    ]
+    for number in range(-(-count // size)):
+        path = folder / f"shard-{number:05}.safetensors"
+        yield Shard(path, about["seed"], number, min(size, count - number * size))
 
 
 def write_shards(

@@ -145,3 +145,11 @@ def test_a_sheet_frames_the_connected(public):
     assert whole.shape == (140, 140)
     assert (whole[0, 0], whole[0, 80], whole[80, 0]) == (255, 70, 255)
     assert np.array_equal(whole[3:67:2, 3:67:2], pictures[0])
+
+
+@pytest.mark.timeout(20)
+def test_a_folder_that_claims_more_shards_than_memory_holds_is_one_line(tmp_path):
+    about = {"rules": "pathfinder32 1", "count": 10**12, "seed": 0, "shard": 1}
+    (tmp_path / ABOUT).write_text(json.dumps(about))
+    with pytest.raises(InputError, match=r"shard-00000.safetensors is missing or damaged"):
+        read_shards(tmp_path)
