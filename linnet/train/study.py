@@ -244,7 +244,7 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
         "parameters": outcome.parameters,
         "tokens": read_before + outcome.tokens,
         "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
-        "loading": loading_share(timings),
+        **loading_share(timings),
         "environment": {key: value for key, value in environment.items() if key != "started"},
         "curve": metrics,
         **({"pretraining": before} if before else {}),
@@ -257,10 +257,11 @@ def record(name: str, scale: str, trial: Trial, outcome: Outcome, screen: Screen
     }
 
 
-def loading_share(timings: Iterable[Mapping[str, float]]) -> float:
-    """How much of the time of updates went into loading their batches."""
+def loading_share(timings: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """As a field of the record: how much of the time of updates went into loading their batches, where it was taken."""
     timed = [(entry["loading"], entry["seconds"]) for entry in timings if "loading" in entry]
-    return round(sum(loading for loading, _ in timed) / max(sum(seconds for _, seconds in timed), 1e-9), 5)
+    seconds = sum(seconds for _, seconds in timed)
+    return {"loading": round(sum(loading for loading, _ in timed) / seconds, 5)} if seconds else {}
 
 
 def readings(folder: Path, study: Study, metrics: list[dict[str, Any]], screen: Screen) -> dict[str, Any]:

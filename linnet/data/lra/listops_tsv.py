@@ -26,6 +26,7 @@ from linnet.data.lra.listops import (
     generate,
     open_depth,
 )
+from linnet.data.packing import DAY
 from linnet.errors import InputError
 from linnet.storage import clean, one_line_errors, temporary_name
 
@@ -66,7 +67,7 @@ def write_tsv(
     rows = (row for trees in batches for row in zip(render(trees.tokens, trees.starts), trees.values, strict=True))
     with one_line_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    clean(folder)  # what a killed process left
+    clean(folder, older_than=DAY)  # what a killed process left, not what another is writing
     paths = [folder / NAMES[split] for split in sizes]
     with contextlib.ExitStack() as stack:
         temporaries = [temporary_name(path) for path in paths]

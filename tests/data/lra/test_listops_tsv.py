@@ -10,6 +10,7 @@ from linnet.data.lra import listops_tsv
 from linnet.data.lra.listops import draw_trees, generate
 from linnet.data.lra.listops_tsv import HEADER, NAMES, read_tsv, render, write_tsv
 from linnet.errors import InputError, LinnetError
+from linnet.storage import temporary_name
 
 GOOD = "( ( ( [MAX 2 ) 9 ) ] )\t9"
 
@@ -27,6 +28,19 @@ def test_files_hold_the_generated_trees_in_order(written):
     assert np.array_equal(np.concatenate([part.tokens for part in parts]), trees.tokens)
     assert np.array_equal(np.concatenate([part.values for part in parts]), trees.values)
     assert sorted(path.name for path in written.iterdir()) == sorted(NAMES.values())
+
+
+def test_what_another_process_writes_there_is_left_to_it(tmp_path):
+    other = temporary_name(tmp_path / NAMES["train"])
+    other.write_text("half")
+    write_tsv(tmp_path, {"train": 1, "valid": 1, "test": 1}, seed=0)
+    assert other.read_text() == "half"
+    os.utime(other, (0, 0))  # long ago: whoever wrote it is gone
+    for name in NAMES.values():
+        (tmp_path / name).unlink()
+    write_tsv(tmp_path, {"train": 1, "valid": 1, "test": 1}, seed=0)
+    assert not other.exists()
+
 
 
 def test_files_are_on_the_disk_before_they_get_their_names(tmp_path, monkeypatch):
