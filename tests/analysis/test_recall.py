@@ -34,6 +34,7 @@ def record(name: str, seed: int, accuracies: list[float]) -> dict:
         "tokens": 480,
         "seconds": 5.4,
         "environment": {"threads": 1, "linnet": "0.1.0", "torch": "2.13.0", "samples": {"test": 1000}},
+        "curve": [],
         "test": {"accuracy": 0.5, "accuracy_4_pairs": accuracies[0], "accuracy_8_pairs": accuracies[1]},
     }
 
