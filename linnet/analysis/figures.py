@@ -31,6 +31,7 @@ FEW = 25  # points up to which each one gets a marker
 CROWDED = 20  # letters along an axis beyond which they would touch
 MANY = 5  # powers of ten along an axis, beyond which 2 and 5 of each would touch
 LINE, LETTER = 0.07, 0.019  # height of a name, and width of a letter, of those of a panel
+FIT = 14  # names of a legend that are as high as a panel; of more they are smaller
 IN_A_ROW = 3  # panels of a picture
 LARGEST = 900.0  # area of the largest circle, in square points
 
@@ -226,7 +227,10 @@ def _draw(axes: "Axes", figure: Figure) -> None:
     if any(series.sizes for series in figure.series):
         _name_circles(axes, figure)
     elif len(figure.series) > len(COLORS):  # a color alone no longer tells which line a name belongs to
-        legend = axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, handlelength=3)
+        size = min(1.0, FIT / len(figure.series)) * STYLE["font.size"]
+        legend = axes.legend(
+            loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, handlelength=3, fontsize=size
+        )
         for text in legend.get_texts():
             text.set_parse_math(False)
     elif len(figure.series) > 1:
