@@ -1,0 +1,66 @@
+"""The kept runs of the paper's own length: their page, what their weights can do, and that they go on."""
+
+import dataclasses
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import linnet
+from linnet.analysis.results import digest
+from linnet.analysis.standing import at, rendered_standing, unfinished
+from linnet.registry import TASK
+from linnet.train.check import run_config
+from linnet.train.log import Screen
+from linnet.train.run import resume_run
+
+KEPT = Path(__file__).parents[2] / "docs/results/lra"
+RUNS = sorted(path.parent for path in KEPT.glob("*/config.toml"))
+
+
+def test_the_page_is_what_the_runs_render_to() -> None:
+    runs = unfinished(KEPT)
+    assert [run.name for run in runs] == ["listops-T2-seed0", "listops-vanilla-seed0"]
+    assert rendered_standing(runs, "lra.png") in KEPT.with_suffix(".md").read_text()
+    assert digest([dataclasses.asdict(run) for run in runs]).encode() in KEPT.with_suffix(".png").read_bytes()
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
+def test_the_last_checkpoint_is_kept_and_small(folder: Path) -> None:
+    (checkpoint,) = (folder / "checkpoints").iterdir()
+    (run,) = (run for run in unfinished(KEPT) if run.name == folder.name)
+    assert checkpoint.name == f"step-{at(run)}"
+    assert sum(path.stat().st_size for path in checkpoint.iterdir()) < 3e6
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
+@torch.no_grad()
+def test_the_weights_evaluate_trees_that_were_never_seen(tmp_path: Path, folder: Path) -> None:
+    """Better than one who always names the commonest value, by three standard errors."""
+    model, config = linnet.load_model(folder).eval(), run_config(folder)
+    data = config.data.model_copy(update={"count": 2000, "variant": 1, "cache": str(tmp_path)})
+    task = TASK["lra/listops"](config.model_copy(update={"data": data}))
+    first = np.arange(200)
+    parts = task.parts(task.batch("train", first, np.zeros_like(first)))
+    confusion = sum(task.measure(model, part)["confusion"] for part in parts)
+    right, guess = confusion.trace() / 200, confusion.sum(1).max() / 200
+    assert right > guess + 3 * (guess * (1 - guess) / 200) ** 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
+def test_a_run_goes_on_from_where_it_was_kept(tmp_path: Path, folder: Path) -> None:
+    class Stopping(Screen):
+        def say(self, text: str) -> None:
+            if text.startswith("step "):
+                signal.raise_signal(signal.SIGINT)
+
+    mine = shutil.copytree(folder, tmp_path / folder.name)
+    before = (mine / "metrics.jsonl").read_text()
+    outcome = resume_run(mine, Stopping(quiet=True))
+    (kept,) = (folder / "checkpoints").iterdir()
+    assert (outcome.signal, kept.name) == (signal.SIGINT, f"step-{outcome.step - 50}")
+    assert (mine / "metrics.jsonl").read_text().startswith(before)
