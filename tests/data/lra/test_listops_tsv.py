@@ -42,7 +42,6 @@ def test_what_another_process_writes_there_is_left_to_it(tmp_path):
     assert not other.exists()
 
 
-
 def test_files_are_on_the_disk_before_they_get_their_names(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append((os.fstat(number), list(tmp_path.glob("basic*")))))
