@@ -1,9 +1,10 @@
 """Committed results as a table and a figure: what `docs/results` shows is rendered from JSON, never typed."""
 
+import contextlib
 import hashlib
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,28 @@ def read_results(folder: Path) -> list[Record]:
     if len(kinds) > 1:
         raise InputError(f"{folder} holds results of several kinds: each study needs a folder of its own")
     return records
+
+
+@contextlib.contextmanager
+def one_line_damage(*places: Path) -> Iterator[None]:
+    """Inside, a record in which something is missing or of another type is a one-line error that names the places."""
+    try:
+        yield
+    except LinnetError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise LinnetError(f"{' or '.join(map(str, places))} is damaged: {what}") from None
+
+
+def check_records(folder: Path, records: Sequence[Record]) -> None:
+    """The one-line error for records that cannot be shown, each alone and all together, before anything is written."""
+    single = [(path, [record]) for path, record in zip(sorted(folder.glob("*.json")), records, strict=True)]
+    for path, shown in (*single, (folder, records)):
+        with one_line_damage(path):
+            view(shown).table(shown)
+            view(shown).figures(shown, "")
+            view(shown).maps(shown)
 
 
 def check_origin(folder: Path, command: str) -> None:
@@ -154,6 +177,7 @@ def render(folder: Path, title: str) -> tuple[Path, ...]:
     Where the records hold attention maps, these are a third file, `<folder>-maps.png`.
     """
     records = read_results(folder)
+    check_records(folder, records)
     page, picture = beside(folder, ".md"), beside(folder, ".png")
     text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     write_text(page, replace(text, rendered(records, picture.name)))

@@ -187,19 +187,21 @@ def _draw_circles(place: Path, scale: str, json: bool) -> None:
     """The figure, from the results of both tables beside it."""
     from linnet.analysis.arena import circles
     from linnet.analysis.figures import save_figures
-    from linnet.analysis.results import digest, read_results
+    from linnet.analysis.results import digest, one_line_damage, read_results
     from linnet.storage import beside
 
-    picture, found = place if place.suffix == ".png" else beside(place, ".png"), {}
+    picture, found, places = place if place.suffix == ".png" else beside(place, ".png"), {}, []
     for name in (SCORES, SPEED):
         folders = [picture.parent / f"{name}-{scale}" / "results", picture.parent / f"{name}-{scale}"]
         folder = next((folder for folder in folders if any(folder.glob("*.json"))), None)
         if folder is None:
             raise InputError(f"{folders[0]} holds no results: `linnet reproduce {name}` makes them")
         found[name] = read_results(folder)
+        places.append(folder)
     records = [*found[SCORES], *found[SPEED]]
     note = "the area of a circle is the peak memory of a training step"
-    figure = circles(found[SCORES], found[SPEED], 2048, note)
+    with one_line_damage(*places):
+        figure = circles(found[SCORES], found[SPEED], 2048, note)
     save_figures([figure], picture, {"linnet-results": digest(records)})
     if json:
         print_json({"figure": str(picture), "systems": [series.name for series in figure.series]})

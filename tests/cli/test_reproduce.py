@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,47 @@ def test_only_planned_runs_are_counted_and_only_what_is_left_goes_on(small, run)
         assert (code, out.splitlines()[-1]) == (0, f"1 of {planned} runs are done; other results there: 1")
     out = run(*command, "--render", "--seeds", "2")[1]
     assert out.splitlines()[-1] == f"2 of {2 * planned} runs are done"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"config": 3},
+        {"config": {"task": "lra/listops", "train": []}},
+        {"test": {}},
+        {"test": {"accuracy": 0.5, "samples": 0}},
+        {"curve": [1]},
+        {"environment": None},
+        {"row": ["T2"]},
+        {"loading": "much"},
+    ],
+    ids=str,
+)
+def test_a_result_with_a_damaged_table_is_named_in_one_line_and_nothing_is_drawn(small, run, damage):
+    results = Path(__file__).parents[2] / "docs/results/transnormer-table6-cpu"
+    (small / "there").mkdir()
+    for name in ("listops-T1-seed0.json", "listops-T2-seed0.json"):
+        record = json.loads((results / name).read_text())
+        (small / "there" / name).write_text(json.dumps(record | damage if "T2" in name else record))
+    code, _, err = run("reproduce", "transnormer-table6", "--results", "there", "--render")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "there/listops-T2-seed0.json is damaged: " in err
+    assert [path.name for path in small.iterdir()] == ["there"]
+
+
+def test_results_that_do_not_go_together_are_one_line(small, run):
+    results = Path(__file__).parents[2] / "docs/results"
+    (small / "there").mkdir()
+    for name, seed in (("T1", 0), ("T2", "one")):
+        record = json.loads((results / f"transnormer-table6-cpu/listops-{name}-seed0.json").read_text())
+        (small / "there" / f"{name}.json").write_text(json.dumps(record | {"seed": seed}))
+    code, _, err = run("reproduce", "transnormer-table6", "--results", "there", "--render")
+    assert (code, err.count("\n"), "linnet: there is damaged: TypeError" in err) == (1, 1, True)
+    (small / "there").rename(small / "transnormer-table6-cpu")
+    shutil.copytree(results / "transnormer-table7-cpu", small / "transnormer-table7-cpu")
+    code, _, err = run("reproduce", "transnormer-figure1", "--out", "circles.png")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "transnormer-table6-cpu or transnormer-table7-cpu is damaged: TypeError" in err
 
 
 def test_a_run_that_was_not_evaluated_yet_has_a_line_and_no_figure(small, run):
