@@ -7,22 +7,35 @@ from pathlib import Path
 from linnet.analysis.figures import Figure, Series, save_figures
 from linnet.analysis.results import BEGIN, END, digest, replace
 from linnet.analysis.runs import Run, number, read_runs
+from linnet.errors import LinnetError
 from linnet.storage import beside, write_text
 
 
 def unfinished(out: Path) -> list[Run]:
-    """The runs in the folders of `out`, and the pretraining of runs, that have begun and are not at their end."""
+    """The runs in the folders of `out`, and the pretraining of runs, that have begun and are not at their end.
+
+    A run has begun when a step of it is written down, or when its pretraining is at its end.
+    """
     folders = sorted(path.parent for form in ("*", "*/pretrain") for path in out.glob(f"{form}/config.toml"))
     if not folders:
         return []
     runs = zip(read_runs(folders), folders, strict=True)
     named = [dataclasses.replace(run, name=str(folder.relative_to(out))) for run, folder in runs]
-    return [run for run in named if 0 < at(run) < planned(run)]
+    for run, folder in zip(named, folders, strict=True):
+        if not planned(run):
+            raise LinnetError(f"{folder / 'config.toml'} is damaged: it does not say how many steps the run is to have")
+    pretrained = {str(Path(run.name).parent) for run in named if Path(run.name).name == "pretrain" and _ended(run)}
+    return [run for run in named if not _ended(run) and (at(run) or run.name in pretrained)]
 
 
 def at(run: Run) -> int:
     """The last step that is written down."""
     return max((int(record["step"]) for record in run.train), default=0)
+
+
+def _ended(run: Run) -> bool:
+    """Whether all steps are done, and the evaluation after the last."""
+    return any(record["step"] >= planned(run) for record in run.valid)
 
 
 def planned(run: Run) -> int:

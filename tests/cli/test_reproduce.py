@@ -162,10 +162,35 @@ def test_how_far_unfinished_runs_are(small, run):
     code, out, _ = run(*command)
     assert (code, "| listops-T2-seed0/pretrain | 1,000 |" in out) == (0, True)
     (before / "config.toml").rename(folder / "config.toml")
-    metrics[2]["step"] = 50_000  # then it is at its end
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in metrics))
-    code, _, err = run(*command)
-    assert (code, "holds no results" in err) == (2, True)
+    for record, listed in ((metrics[2], True), (metrics[3], False)):
+        record["step"] = 50_000  # with the evaluation after its last step it is at its end
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in metrics))
+        code, out, err = run(*command)
+        assert (code, "| listops-T2-seed0 | 50,000 | 50,000 |" in out) == ((0, True) if listed else (2, False))
+        assert ("holds no results" in err) != listed
+
+
+@pytest.mark.parametrize("train", ["", "train = 3", "[train]\nsteps = 1e400", '[train]\nsteps = "many"'])
+def test_a_run_that_does_not_say_its_steps_is_told_and_not_left_out(small, run, train):
+    (small / "kept/listops-T2-seed0").mkdir(parents=True)
+    (small / "kept/listops-T2-seed0/config.toml").write_text(f'task = "lra/listops"\n{train}\n')
+    code, _, err = run("reproduce", "transnormer-table6", "--scale", "paper", "--out", "kept", "--render")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "kept/listops-T2-seed0/config.toml is damaged: it does not say how many steps" in err
+
+
+def test_a_run_whose_pretraining_is_done_is_unfinished_before_its_first_record(small, run):
+    folder = small / "kept" / "listops-T2-pretrained-seed0"
+    (folder / "pretrain").mkdir(parents=True)
+    for place in (folder, folder / "pretrain"):
+        (place / "config.toml").write_text('task = "lra/listops"\n[train]\nsteps = 100\n')
+    command = ("reproduce", "transnormer-table6", "--scale", "paper", "--out", "kept", "--render", "--json")
+    steps = {50: [f"{folder.name}/pretrain"], 100: [folder.name]}
+    for step, begun in steps.items():
+        done = [{"step": step, "split": split, "loss": 2.0} for split in ("train", "valid")]
+        (folder / "pretrain/metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in done))
+        assert json.loads(run(*command)[1])["begun"] == begun
+    assert f"| {folder.name} | 0 | 100 | - | - | 0 |" in (small / "kept.md").read_text()
 
 
 @pytest.mark.parametrize(
