@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,6 +63,7 @@ def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
     parts = []
     for task in tasks:
         _check_same_data(records, task)
+        _check_seeds(records, task)
         budgets = {_spent(record["config"]) for record in records if record["config"]["task"] == task}
         if len(budgets) != 1:
             raise LinnetError(f"the runs on {task} had different budgets: {sorted(budgets)}")
@@ -86,6 +88,14 @@ def _check_same_data(records: Sequence[Record], task: str) -> None:
         if other["environment"].get("data") != first["environment"].get("data"):
             one, two = (f"{record['row']} with seed {record['seed']}" for record in (first, other))
             raise LinnetError(f"the runs on {task} had different data: {one}, and {two}")
+
+
+def _check_seeds(records: Sequence[Record], task: str) -> None:
+    """Refuse a run that is there twice: it would count as two seeds."""
+    runs = Counter((record["row"], record["seed"]) for record in records if record["config"]["task"] == task)
+    for (row, seed), times in runs.items():
+        if times > 1:
+            raise LinnetError(f"the runs on {task} have {row} with seed {seed} {times} times")
 
 
 def _spent(config: Record) -> tuple[int, int, int, float]:

@@ -88,9 +88,16 @@ def test_systems_are_in_order_of_the_tasks_that_all_of_them_have():
 def test_unequal_budgets_on_a_task_are_refused(scores):
     with pytest.raises(LinnetError, match="the runs on lra/text had different budgets"):
         accuracy_table([*scores, record("T1", "lra/text", 0.1, steps=101)])
+    with pytest.raises(LinnetError, match="the runs on lra/text had different budgets"):
+        accuracy_table([*scores, record("T1", "lra/text", 0.1, accumulate=2)])
     before = record("T2, pretrained", "lra/text", 0.1, steps=60, pretrain_steps=40)
     before["config"]["pretrain"] = True
     assert "T2, pretrained" in accuracy_table([*scores, before])
+
+
+def test_a_run_that_is_there_twice_is_not_two_seeds(scores):
+    with pytest.raises(LinnetError, match="the runs on lra/text have T2 with seed 1 2 times"):
+        accuracy_table([*scores, record("T2", "lra/text", 0.6, seed=1)])
 
 
 def test_unequal_data_of_a_task_are_refused(scores):
