@@ -8,9 +8,9 @@ from linnet.analysis.benchmarks import BENCHES, bench_figures, bench_note, bench
 from linnet.analysis.bounds import bounds_table
 from linnet.analysis.costs import Table
 from linnet.analysis.figures import save_figures
-from linnet.analysis.results import BEGIN, END, replace
+from linnet.analysis.results import write_page
 from linnet.errors import InputError
-from linnet.storage import beside, read_json, write_text
+from linnet.storage import beside, read_json
 
 DIGEST = "Source-SHA256"
 TITLES = {"ops": "Ops", "model": "Models and layers", "decode": "Decoding", "profile": "Where the time goes"}
@@ -29,14 +29,13 @@ def read_benches(folder: Path) -> dict[str, Any]:
 def render_benches(folder: Path) -> list[Path]:
     """Write the tables into `<folder>.md`, between its markers, and the pictures into the folder."""
     results, page = read_benches(folder), beside(folder, ".md")
-    text = page.read_text() if page.exists() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
     pictures = []
     for name, result in results.items():
         digest = hashlib.sha256((folder / f"{name}.json").read_bytes()).hexdigest()
         for stem, figures in bench_figures(result).items():
             pictures.append(folder / f"{stem}.png")
             save_figures(figures, pictures[-1], {DIGEST: digest})
-    write_text(page, replace(text, rendered(results, page.name.removesuffix(".md"))))
+    write_page(page, "Benchmarks", rendered(results, page.name.removesuffix(".md")))
     return [page, *pictures]
 
 

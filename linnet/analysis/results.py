@@ -179,8 +179,7 @@ def render(folder: Path, title: str) -> tuple[Path, ...]:
     records = read_results(folder)
     check_records(folder, records)
     page, picture = beside(folder, ".md"), beside(folder, ".png")
-    text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
-    write_text(page, replace(text, rendered(records, picture.name)))
+    write_page(page, title, rendered(records, picture.name))
     drawn_from = {"linnet-results": digest(records)}
     save_figures(view(records).figures(records, title), picture, drawn_from)
     grid = view(records).maps(records)
@@ -203,13 +202,17 @@ def rendered(records: Sequence[Record], picture: str) -> str:
     return f"\n{to_markdown(records)}\n\n![{view(records).what}]({picture})\n{maps}"
 
 
-def replace(text: str, block: str) -> str:
-    """`text` with `block` between its markers."""
+def write_page(page: Path, title: str, block: str) -> None:
+    """Write `block` between the markers of a page, a new one where there is none."""
+    try:
+        text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
+    except UnicodeDecodeError:
+        raise InputError(f"{page} is not UTF-8 text") from None
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise InputError(f"the page must have the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{block}\n{END}{after}"
+        raise InputError(f"{page} must have the lines {BEGIN} and {END}")
+    write_text(page, f"{before}{BEGIN}\n{block}\n{END}{after}")
 
 
 def digest(records: Sequence[Record]) -> str:

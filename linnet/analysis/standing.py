@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linnet.analysis.figures import Figure, Series, save_figures
-from linnet.analysis.results import BEGIN, END, digest, replace
+from linnet.analysis.results import digest, write_page
 from linnet.analysis.runs import Run, number, read_runs
 from linnet.errors import LinnetError
-from linnet.storage import beside, write_text
+from linnet.storage import beside
 
 
 def unfinished(out: Path) -> list[Run]:
@@ -85,9 +85,8 @@ def render_standing(runs: Sequence[Run], out: Path, title: str) -> tuple[Path, .
     Before the first evaluation there is no figure.
     """
     page, picture = beside(out, ".md"), beside(out, ".png")
-    text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     figures = standing_figures(runs, title)
-    write_text(page, replace(text, rendered_standing(runs, picture.name if figures else None)))
+    write_page(page, title, rendered_standing(runs, picture.name if figures else None))
     if not figures:
         return (page,)
     save_figures(figures, picture, {"linnet-results": digest([dataclasses.asdict(run) for run in runs])})

@@ -170,6 +170,19 @@ def test_how_far_unfinished_runs_are(small, run):
         assert ("holds no results" in err) != listed
 
 
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [(b"# Mine\n", "must have the lines <!-- rendered from JSON --> and <!-- end -->"), (b"\xff", "is not UTF-8 text")],
+)
+def test_a_page_that_has_no_place_for_a_table_is_named_and_stays(small, run, page, told):
+    shutil.copytree(Path(__file__).parents[2] / "docs/results/transnormer-table7-cpu", small / "there")
+    (small / "there.md").write_bytes(page)
+    code, _, err = run("reproduce", "transnormer-table7", "--results", "there", "--render")
+    assert (code, err.count("\n"), f"there.md {told}" in err) == (2, 1, True)
+    assert (small / "there.md").read_bytes() == page
+    assert not (small / "there.png").exists()
+
+
 @pytest.mark.parametrize("train", ["", "train = 3", "[train]\nsteps = 1e400", '[train]\nsteps = "many"'])
 def test_a_run_that_does_not_say_its_steps_is_told_and_not_left_out(small, run, train):
     (small / "kept/listops-T2-seed0").mkdir(parents=True)
