@@ -13,9 +13,11 @@ import linnet
 from linnet.analysis.results import digest
 from linnet.analysis.standing import at, rendered_standing, unfinished
 from linnet.registry import TASK
-from linnet.train.check import run_config
+from linnet.storage import read_checkpoint
+from linnet.train.check import check_settings, run_config
 from linnet.train.log import Screen
 from linnet.train.run import resume_run
+from linnet.train.study import check_begun, chosen, find_study, trials
 
 KEPT = Path(__file__).parents[2] / "docs/results/lra"
 RUNS = sorted(path.parent for path in KEPT.glob("*/config.toml"))
@@ -34,6 +36,15 @@ def test_the_last_checkpoint_is_kept_and_small(folder: Path) -> None:
     (run,) = (run for run in unfinished(KEPT) if run.name == folder.name)
     assert checkpoint.name == f"step-{at(run)}"
     assert sum(path.stat().st_size for path in checkpoint.iterdir()) < 3e6
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
+def test_the_command_of_the_page_goes_on_with_it(folder: Path) -> None:
+    """A recipe, a preset or a study that is changed would refuse the run, which took days."""
+    (trial,) = chosen(list(trials(find_study("transnormer-table6"), "paper")), (folder.name,))
+    check_begun(folder, trial.config)
+    (checkpoint,) = (folder / "checkpoints").iterdir()
+    check_settings(folder, read_checkpoint(checkpoint).state, run_config(folder))
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
