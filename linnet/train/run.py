@@ -232,6 +232,9 @@ def _train(config: RunConfig, task: Task, model: Model, folder: Path, screen: Sc
         check_data(folder, checkpoint.state["data"], trainer.state["data"])
         _compare(checkpoint.state, trainer.state, screen)
         trainer.restore(checkpoint)
+        if trainer.at.best_step not in (None, *steps(folder / "checkpoints")):
+            gone = f"the checkpoint of the best evaluation so far, step {trainer.at.best_step}, is not here"
+            screen.warn(f"{folder}: {gone}: put it back, or there is no best until a better one")
         screen.say(f"{folder} is at step {trainer.at.step} of {config.train.steps}")
     else:
         screen.say(f"{folder}: {count_parameters(model):,} parameters on {trainer.device}")

@@ -330,6 +330,18 @@ def test_other_versions_and_threads_are_told(config, tmp_path, monkeypatch):
     assert "9.9 now" in screen.warnings[0]
 
 
+def test_a_run_that_lost_its_best_checkpoint_says_so_at_once(config, tmp_path):
+    start_run(config(steps=6, lr=1e-30), tmp_path / "run", QUIET)  # nothing is better than the first
+    assert steps(tmp_path / "run/checkpoints") == [3, 4, 6]
+    edit(tmp_path / "run", "steps = 6", "steps = 7")
+    for gone in (False, True):
+        mine, screen = shutil.copytree(tmp_path / "run", tmp_path / f"run-{gone}"), Listening()
+        if gone:
+            shutil.rmtree(mine / "checkpoints/step-3")
+        resume_run(mine, screen)
+        assert ["evaluation so far, step 3, is not here" in text for text in screen.warnings] == [True] * gone
+
+
 def test_a_longer_run_goes_on(config, tmp_path):
     start_run(config(steps=2), tmp_path / "run", QUIET)
     edit(tmp_path / "run", "steps = 2", "steps = 4")
