@@ -147,6 +147,31 @@ def test_accumulation_equals_one_large_batch(config):
     torch.testing.assert_close(gradients[2], gradients[0], rtol=1e-4, atol=1e-6)
 
 
+def test_updates_of_one_cycle_are_those_of_torch(config):
+    """The rate and the first beta of each update reach the optimizer, and entries of gradients are clipped."""
+    still = {"dropout": 0.0, "options": {"diag": {"dropout": 0.0}}}
+    cycle = {"schedule": "one_cycle", "lr": 0.01, "warmup_lr": 4e-4, "min_lr": 4e-8, "betas": (0.95, 0.999)}
+    steps = {"steps": 8, "warmup": 3, "accumulate": 1, "peak_beta1": 0.85, "clip_value": 0.01, "clip": 0.0, "eps": 1e-3}
+    task, settings = prepare(config("masked_lm", model=still, **cycle, **steps), None, Screen(quiet=True))
+    torch.manual_seed(0)
+    trainer = Trainer(settings, task, Model(model_config(settings.model)), Path("unused"), {})
+    twin = Model(trainer.model.config)
+    twin.load_state_dict(trainer.model.state_dict())
+    optimizer = torch.optim.AdamW(twin.parameters(), eps=1e-3, weight_decay=settings.train.weight_decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, 8, pct_start=3 / 8, anneal_strategy="linear")
+    for number in range(8):
+        trainer._update()
+        loss, terms = task.loss(twin, task.train_batch(number))
+        (loss / terms).backward()
+        torch.nn.utils.clip_grad_value_(twin.parameters(), 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+        if number < 7:
+            schedule.step()
+    for mine, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
 def test_processes_share_the_data_of_an_update(config):
     """Two processes read what one with twice the accumulation reads."""
     task, settings = prepare(config(batch=2, accumulate=4), None, Screen(quiet=True))
