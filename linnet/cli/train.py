@@ -71,6 +71,12 @@ def _tell_plan(plan: dict[str, Any], json: bool) -> None:
         return
     import tomli_w
 
-    print(tomli_w.dumps(plan["config"]))
-    print(f"# {plan['parameters']:,} parameters; {plan['tokens']:,} tokens to train on, of a corpus of these blocks:")
+    config = plan["config"]
+    print(tomli_w.dumps(config))
+    if config["task"].startswith("lra/"):  # whose sequences are not all of one length
+        longest = config["data"]["context"]
+        budget = f"{plan['drawn']:,} samples of up to {longest:,} tokens to train on, drawn from these:"
+    else:
+        budget = f"{plan['tokens']:,} tokens to train on, of a corpus of these blocks:"
+    print(f"# {plan['parameters']:,} parameters; {budget}")
     print("#", ", ".join(f"{split} {count:,}" for split, count in plan["samples"].items()))

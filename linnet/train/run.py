@@ -126,12 +126,13 @@ def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
     with TemporaryDirectory() as cache:
         task, config = prepare(config.model_copy(update={"data": few}), None, screen, Path(cache))
         samples = made or {split: task.count(split) for split in SPLITS}
-    updates = train.steps + pretrain_length(config)
+    drawn = (train.steps + pretrain_length(config)) * train.batch * train.accumulate
     return {
         "config": config.model_copy(update={"data": data}).model_dump(mode="json", exclude_none=True),
         "parameters": count_parameters(_on_meta(config)),
         "samples": samples,
-        "tokens": updates * train.batch * train.accumulate * data.context,
+        "drawn": drawn,
+        "tokens": drawn * data.context,
     }
 
 

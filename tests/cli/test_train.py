@@ -49,6 +49,15 @@ def test_a_dry_run_prints_the_whole_configuration_and_writes_nothing(run, recipe
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_does_not_count_tokens_of_sequences_that_may_be_shorter(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sets = (part for key in ("data.count=40", "train.steps=10", "train.warmup=1") for part in ("--set", key))
+    code, out, _ = run("train", "lra/listops", "--dry-run", *sets)
+    assert code == 0
+    told = "320 samples of up to 2,000 tokens to train on, drawn from these:\n# train 38, valid 1, test 1\n"
+    assert out.endswith(f"# 209,118 parameters; {told}")
+
+
 def test_a_used_folder_is_refused_with_a_hint(run, recipe, trained):
     code, out, err = run("train", recipe, "--out", trained)
     assert (code, out) == (2, "")
