@@ -42,7 +42,8 @@ def data_folder(name: str, missing: str) -> Path:
 def read_files(path: Path, wanted: Wanted, missing: str, progress: Progress | None = None) -> Iterator[File]:
     """Every wanted file under a folder, by name, or in a tar archive, in its order; `missing` says what to get."""
     if path.is_dir():
-        names = sorted(file for file in path.rglob("*") if wanted(PurePosixPath(file.as_posix())) and file.is_file())
+        found = (file for file in path.rglob("*") if wanted(PurePosixPath(file.as_posix())))
+        names = sorted(file for file in found if file.is_file() or file.is_symlink())  # one that leads nowhere is told
         for done, file in enumerate(names, 1):
             yield File(str(file), PurePosixPath(file.as_posix()), read_bytes(file))
             if progress is not None:

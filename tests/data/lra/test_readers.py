@@ -153,6 +153,20 @@ def test_nothing_of_an_archive_is_written(tmp_path):
     assert sorted(tmp_path.parent.rglob("*")) == before
 
 
+def test_a_link_that_leads_nowhere_is_not_passed_over(tmp_path):
+    """A copy that has lost a file would have one sample less, and nobody would know."""
+    for name in REVIEWS:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a review")
+    link = tmp_path / "train" / "pos" / "2.txt"
+    link.symlink_to(tmp_path / REVIEWS[0])
+    assert len(text.read_text(tmp_path, 4000)["train"]) == 5
+    link.unlink()
+    link.symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError, match=rf"cannot read {link}: No such file or directory"):
+        text.read_text(tmp_path, 4000)
+
+
 def test_tables_of_reviews(tmp_path):
     good = b"1\ta\tfine\n0\tb\tawful\n"
     for split in ("train", "test"):
