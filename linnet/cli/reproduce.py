@@ -1,7 +1,6 @@
 """`linnet reproduce`: a table or figure of a paper, or a study of our own, by one command."""
 
 import itertools
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -107,12 +106,12 @@ def _study(
     begun, title = unfinished(runs), f"{study.title} ({scale} scale)"
     if begun and not json:
         print(f"{standing_table(begun)}\n")
-    if begun and render:
-        pages = render_standing(begun, runs, f"{title}: unfinished runs")
-        print(*pages, sep=" and ", file=sys.stderr if json else sys.stdout)
+    pages = render_standing(begun, runs, f"{title}: unfinished runs") if begun and render else ()
+    if pages and not json:
+        print(*pages, sep=" and ")
     names, begun_names = [trial.name for trial in planned], [run.name for run in begun]
     goes_on = not render and any(not (folder / f"{name}.json").exists() for name in asked)
-    _tell(folder, title, names, signal, render and not begun, json, begun_names, goes_on)
+    _tell(folder, title, names, signal, render and not begun, json, begun_names, goes_on, pages)
     if signal:
         raise typer.Exit(128 + signal)
 
@@ -161,7 +160,7 @@ def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
 
 def _tell(
     folder: Path, title: str, planned: Sequence[str], signal: int, needed: bool, json: bool,
-    begun: Sequence[str] = (), goes_on: bool = False,
+    begun: Sequence[str] = (), goes_on: bool = False, standing: Sequence[Path] = (),
 ) -> None:  # fmt: skip
     """Render the results so far, which must be there if `needed`, and say how many of those `planned` there are."""
     from linnet.analysis.results import read_results, to_markdown
@@ -176,7 +175,10 @@ def _tell(
             print(to_markdown(records))
             print(" and ".join(drawn))
     if json:
-        files = dict(itertools.zip_longest(("page", "figure", "maps"), drawn))
+        files = {
+            **dict(itertools.zip_longest(("page", "figure", "maps"), drawn)),
+            **dict(itertools.zip_longest(("begun_page", "begun_figure"), map(str, standing))),
+        }
         print_json({"done": done, "begun": list(begun), "planned": len(planned), "signal": signal, **files})
     else:
         more = f"; other results there: {len(there) - done}" if len(there) > done else ""

@@ -153,8 +153,10 @@ def test_how_far_unfinished_runs_are(small, run):
     assert "| listops-T2-seed0 | 1,000 | 50,000 | 25.00 % | 500 | 0 |" in out
     assert "| listops-T2-seed0 | 1,000 |" in (small / "kept.md").read_text()
     assert (small / "kept.png").read_bytes()[:4] == b"\x89PNG"
-    code, out, _ = run(*command, "--json")
-    assert (code, json.loads(out)["begun"]) == (0, ["listops-T2-seed0"])
+    code, out, err = run(*command, "--json")
+    found = json.loads(out)
+    assert (code, err, found["begun"]) == (0, "", ["listops-T2-seed0"])
+    assert (found["begun_page"], found["begun_figure"], found["page"]) == ("kept.md", "kept.png", None)
     before = folder / "pretrain"
     before.mkdir()
     for name in ("config.toml", "metrics.jsonl"):
