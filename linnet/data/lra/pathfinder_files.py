@@ -146,8 +146,7 @@ def read_public(folder: Path, progress: Callable[[int, int], None] | None = None
     Empty files, of which the public set has one, are passed over.
     """
     labels = _labels(folder)
-    pixels: list[NDArray[np.uint8]] = []
-    found: list[int] = []
+    pixels: dict[str, NDArray[np.uint8]] = {}
 
     def wanted(name: PurePosixPath) -> bool:
         return name.suffix == ".png"
@@ -156,16 +155,17 @@ def read_public(folder: Path, progress: Callable[[int, int], None] | None = None
         name = "/".join(path.parts[-2:])
         if not data:
             continue
+        if name in pixels:
+            raise InputError(f"{place}: there is another {name}: name one copy of the pictures")
         if name not in labels:
             raise InputError(f"{place}: {folder / 'metadata'} has no label for it")
         picture = decode(data, place)
         if picture.shape != (SIZE, SIZE):
             raise InputError(f"{place} has {picture.shape[1]} by {picture.shape[0]} pixels, not {SIZE} by {SIZE}")
-        pixels.append(picture.reshape(-1))
-        found.append(labels[name])
+        pixels[name] = picture.reshape(-1)
     if not pixels:
         raise InputError(f"{folder} has no pictures imgs/N/sample_M.png: {MISSING}")
-    return to_sequences(np.stack(pixels), np.array(found, np.int64))
+    return to_sequences(np.stack(list(pixels.values())), np.array([labels[name] for name in pixels], np.int64))
 
 
 def _labels(folder: Path) -> dict[str, int]:
@@ -175,7 +175,9 @@ def _labels(folder: Path) -> dict[str, int]:
         for number, row in enumerate(_rows(data, place), 1):
             if len(row) < 4 or row[3] not in ("0", "1"):
                 raise InputError(f"{place}, row {number}: the fourth column is not a label, 0 or 1")
-            labels[f"{PurePosixPath(row[0]).name}/{row[1]}"] = int(row[3])
+            name, label = f"{PurePosixPath(row[0]).name}/{row[1]}", int(row[3])
+            if labels.setdefault(name, label) != label:
+                raise InputError(f"{place}, row {number}: {name} has the label {label} here, and the other before")
     return labels
 
 

@@ -139,6 +139,21 @@ def test_what_is_wrong_in_the_public_layout_is_one_line(public):
             read_public(folder)
 
 
+def test_two_copies_of_a_picture_or_labels_that_differ_are_refused(public):
+    folder, _ = public
+    metadata = folder / "metadata" / "0.npy"
+    metadata.write_text(metadata.read_text() + "imgs/0 sample_1.png 0 1\n")
+    with pytest.raises(InputError, match=r"0.npy, row \d: 0/sample_1.png has the label 1 here, and the other before"):
+        read_public(folder)
+    metadata.write_text("imgs/0 sample_0.png 0 1\nimgs/0 sample_1.png 0 0\nimgs/0 sample_1.png 0 0\n")
+    assert len(read_public(folder)) == 3
+    copy = folder / "imgs" / "old" / "0" / "sample_1.png"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes((folder / "imgs" / "0" / "sample_1.png").read_bytes())
+    with pytest.raises(InputError, match=r"there is another 0/sample_1.png: name one copy of the pictures"):
+        read_public(folder)
+
+
 def test_a_sheet_frames_the_connected(public):
     _, pictures = public
     whole = sheet(pictures.reshape(3, -1), np.array([1, 0, 1]), scale=2, columns=2)
