@@ -18,6 +18,7 @@ from linnet.storage import clean, write_atomic
 
 Arrays = dict[str, NDArray[Any]]
 FORMAT = "linnet-arrays-1"
+GRAIN = 32  # rows for a model are as wide as a multiple of it: oneDNN keeps a kernel, and malloc a gap, for each width
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,14 @@ class Sequences:
         a, b = self.starts[first], self.starts[end]
         return Sequences(self.tokens[a:b], self.starts[first : end + 1] - a, self.labels[first:end])
 
-    def rows(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """These sequences as (B,N), N the longest of them, with 0 after the end of each, and where they are real."""
+    def rows(self, samples: NDArray[np.int64], most: int = 0) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """These sequences as (B,N), N the longest of them, with 0 after the end of each, and where they are real.
+
+        With `most`, as long as none is longer, N is one of few numbers: see `even`.
+        """
         begin, length = self.starts[samples], self.starts[samples + 1] - self.starts[samples]
-        column = np.arange(max(int(length.max()), 1))
+        longest = max(int(length.max()), 1)
+        column = np.arange(even(longest, most) if most else longest)
         real = column < length[:, None]
         places = np.minimum(begin[:, None] + column, len(self.tokens) - 1)
         return np.where(real, self.tokens[places], 0).astype(np.int64), real
@@ -78,6 +83,11 @@ class Sequences:
         if len(wrong):
             label = self.labels[wrong[0]]
             raise InputError(f"{what}: the label of sequence {wrong[0] + 1} is {label}: it must be 0 to {classes - 1}")
+
+
+def even(width: int, most: int) -> int:
+    """The next multiple of GRAIN, or `most` if that is beyond it."""
+    return min(-(-width // GRAIN) * GRAIN, most)
 
 
 def letter(token: int) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from linnet.config import ArenaConfig, RunConfig
-from linnet.data.lra.sequences import Sequences, digest
+from linnet.data.lra.sequences import Sequences, digest, even
 from linnet.data.masking import IGNORE, mask_tokens
 from linnet.data.packing import batch_indices
 from linnet.errors import InputError
@@ -118,7 +118,7 @@ class ArenaTask(Task):
 
     def rows(self, split: str, samples: Indices) -> tuple[Indices, NDArray[np.bool_]]:
         """Sequences as (B,N), and which of their tokens are real."""
-        ids, real = self.splits[split].rows(samples)
+        ids, real = self.splits[split].rows(samples, self.data.context)
         return ids, ids != PAD if self.data.rules == "skyformer" else real  # there black pixels are padding
 
     def _gaps(self, ids: Indices, real: NDArray[np.bool_], samples: Indices, epochs: Indices) -> Batch:
@@ -144,7 +144,8 @@ class ArenaTask(Task):
         if ids.device.type != "cpu" or len(ids) <= ROWS:
             return [batch]
         extent = torch.full((len(ids),), ids.shape[-1]) if real is None else _extent(real)
-        return [_part(batch, rows, int(extent[rows].max())) for rows in extent.argsort(stable=True).split(ROWS)]
+        parts = extent.argsort(stable=True).split(ROWS)
+        return [_part(batch, rows, even(int(extent[rows].max()), ids.shape[-1])) for rows in parts]
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross entropy in nats, summed over the sequences, or over the masked tokens."""

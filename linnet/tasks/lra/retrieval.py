@@ -51,7 +51,7 @@ class PairsTask(ArenaTask):
         if self.denoises:
             return super().batch(split, samples, epochs)
         pairs = self.pairs[split]
-        ids, real = pairs.documents.rows(pairs.pairs[samples].ravel())
+        ids, real = pairs.documents.rows(pairs.pairs[samples].ravel(), self.data.context)
         shape = (len(samples), 2, ids.shape[1])
         return self.tensors(np.ascontiguousarray(ids.reshape(shape)), real.reshape(shape), pairs.labels[samples])
 

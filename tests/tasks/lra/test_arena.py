@@ -15,6 +15,7 @@ from linnet.analysis.instruments.base import of_model
 from linnet.cli.train import tell_outcome
 from linnet.config import load_recipe
 from linnet.data.lra.listops import END, SYMBOLS, evaluate
+from linnet.data.lra.sequences import GRAIN
 from linnet.errors import InputError
 from linnet.models.backbone import Model
 from linnet.models.loading import load_model
@@ -168,6 +169,7 @@ def test_parts_of_a_batch_have_its_loss_and_gradients(config, name, rules, objec
     for one, other in zip(gradients, gradients_of_parts, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4 * float(one.abs().max()) + 1e-7)
     assert tokens <= batch["ids"].numel()
+    assert all(width % GRAIN == 0 or width == task.data.context for width in (part["ids"].shape[-1] for part in parts))
     if name in ("listops", "text"):
         assert tokens < 0.9 * batch["ids"].numel()
 
@@ -220,7 +222,7 @@ def test_gaps_are_in_real_tokens_only_and_drawn_anew_each_epoch(config, name):
     first, again, later = (task.batch("train", samples, np.full(6, epoch)) for epoch in (0, 0, 1))
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert not torch.equal(first["select"], later["select"])
-    plain, real = task.splits["train"].rows(samples)
+    plain, real = task.splits["train"].rows(samples, task.data.context)
     assert np.array_equal(plain.ravel()[first["select"]], first["labels"])
     assert real.ravel()[first["select"]].all()
     assert len(first["select"]) / real.sum() == pytest.approx(0.15, abs=0.06)
