@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -109,9 +109,10 @@ def _study(
     pages = render_standing(begun, runs, f"{title}: unfinished runs") if begun and render else ()
     if pages and not json:
         print(*pages, sep=" and ")
-    names, begun_names = [trial.name for trial in planned], [run.name for run in begun]
-    goes_on = not render and any(not (folder / f"{name}.json").exists() for name in asked)
-    _tell(folder, title, names, signal, render and not begun, json, begun_names, goes_on, pages)
+    found = _show(folder, title, [trial.name for trial in planned], render and not begun, json)
+    found |= {"begun": [run.name for run in begun], "signal": signal}
+    found |= itertools.zip_longest(("begun_page", "begun_figure"), map(str, pages))
+    _tell(found, json, goes_on=not render and any(not (folder / f"{name}.json").exists() for name in asked))
     if signal:
         raise typer.Exit(128 + signal)
 
@@ -130,7 +131,7 @@ def _calculate(name: str, folder: Path, render: bool, screen: "Screen", json: bo
             screen.close()
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / f"{name}.json", found)
-    _tell(folder, CALCULATIONS[name].title, [name], 0, render, json)
+    _tell(_show(folder, CALCULATIONS[name].title, [name], render, json), json)
 
 
 def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
@@ -155,34 +156,34 @@ def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
         finally:
             screen.close()
     title = "Speed and memory of the Long Range Arena's models: the shape of TransNormer's Table 7"
-    _tell(folder, title, [f"n{tokens}" for tokens in LENGTHS], 0, render, json)
+    _tell(_show(folder, title, [f"n{tokens}" for tokens in LENGTHS], render, json), json)
 
 
-def _tell(
-    folder: Path, title: str, planned: Sequence[str], signal: int, needed: bool, json: bool,
-    begun: Sequence[str] = (), goes_on: bool = False, standing: Sequence[Path] = (),
-) -> None:  # fmt: skip
-    """Render the results so far, which must be there if `needed`, and say how many of those `planned` there are."""
+def _show(folder: Path, title: str, planned: Sequence[str], needed: bool, json: bool) -> dict[str, Any]:
+    """Render the results so far, which must be there if `needed`: how many of those `planned`, and the files."""
     from linnet.analysis.results import read_results, to_markdown
     from linnet.analysis.results import render as draw
 
     there, drawn = {path.stem for path in folder.glob("*.json")}, list[str]()
-    done = len(there.intersection(planned))
     if there or needed:
         records = read_results(folder)
         drawn = [str(path) for path in draw(folder, title)]
         if not json:
             print(to_markdown(records))
             print(" and ".join(drawn))
+    done = len(there.intersection(planned))
+    files = dict(itertools.zip_longest(("page", "figure", "maps"), drawn))
+    return {"done": done, "planned": len(planned), "other": len(there) - done, **files}
+
+
+def _tell(found: dict[str, Any], json: bool, goes_on: bool = False) -> None:
+    """What `_show` found, in a line, or with --json whole."""
     if json:
-        files = {
-            **dict(itertools.zip_longest(("page", "figure", "maps"), drawn)),
-            **dict(itertools.zip_longest(("begun_page", "begun_figure"), map(str, standing))),
-        }
-        print_json({"done": done, "begun": list(begun), "planned": len(planned), "signal": signal, **files})
-    else:
-        more = f"; other results there: {len(there) - done}" if len(there) > done else ""
-        print(f"{done} of {len(planned)} runs are done{more}" + (": the same command goes on" if goes_on else ""))
+        print_json(found)
+        return
+    more = f"; other results there: {found['other']}" if found["other"] else ""
+    ending = ": the same command goes on" if goes_on else ""
+    print(f"{found['done']} of {found['planned']} runs are done{more}{ending}")
 
 
 def _draw_circles(place: Path, scale: str, json: bool) -> None:

@@ -1,9 +1,11 @@
 """Speed and memory of the arena's models: a small real measurement."""
 
 import pytest
+import torch
 
 from linnet.bench import arena
 from linnet.bench.memory import peak_server
+from linnet.models.backbone import Model
 
 
 def test_a_measurement(monkeypatch):
@@ -17,6 +19,20 @@ def test_a_measurement(monkeypatch):
         assert row["inference"] > 0
         assert row["training"] > 0
     assert found["tokens"] == 128
+
+
+def test_a_step_of_training_updates_every_weight_and_one_of_inference_drops_nothing(monkeypatch):
+    built = []
+    monkeypatch.setattr(arena, "Model", lambda config: built.append(Model(config)) or built[-1])
+    train, infer = arena.steps("vanilla_lra_small", 64, batch=2)
+    (model,) = built
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    infer()
+    assert not model.training
+    assert all(map(torch.equal, before, model.parameters()))
+    train()
+    assert model.training
+    assert not any(map(torch.equal, before, model.parameters()))
 
 
 def test_peak_memory_is_that_of_the_step_and_the_same_again():
