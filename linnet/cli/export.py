@@ -1,4 +1,4 @@
-"""`linnet export`: a trained model as three files, without what only training needs."""
+"""`linnet export`: a trained model, without what only training needs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,10 +16,10 @@ def command(
     checkpoint: Checkpoint = "last",
     json: Json = False,
 ) -> None:
-    """Export a trained model as three files.
+    """Export a trained model, without what only training needs.
 
-    They are config.json, model.safetensors and, of a model of text, tokenizer.json; `linnet.load_model` and `linnet
-    generate` read their folder. The same checkpoint gives the same bytes.
+    The folder has config.json, model.safetensors and, of a model of text, tokenizer.json; `linnet.load_model` and
+    `linnet generate` read it. The same checkpoint gives the same bytes.
 
     \b
     Example:

@@ -13,7 +13,7 @@ import linnet
 from linnet.analysis.results import digest
 from linnet.analysis.standing import at, rendered_standing, unfinished
 from linnet.registry import TASK
-from linnet.storage import read_checkpoint
+from linnet.storage import read_checkpoint, steps
 from linnet.train.check import check_settings, run_config
 from linnet.train.log import Screen
 from linnet.train.run import resume_run
@@ -21,6 +21,11 @@ from linnet.train.study import check_begun, chosen, find_study, trials
 
 KEPT = Path(__file__).parents[2] / "docs/results/lra"
 RUNS = sorted(path.parent for path in KEPT.glob("*/config.toml"))
+
+
+def last(folder: Path) -> Path:
+    """The checkpoint from which a run goes on."""
+    return folder / "checkpoints" / f"step-{steps(folder / 'checkpoints')[-1]}"
 
 
 def test_the_page_is_what_the_runs_render_to() -> None:
@@ -31,11 +36,13 @@ def test_the_page_is_what_the_runs_render_to() -> None:
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
-def test_the_last_checkpoint_is_kept_and_small(folder: Path) -> None:
-    (checkpoint,) = (folder / "checkpoints").iterdir()
+def test_the_last_checkpoint_and_the_best_are_kept_and_small(folder: Path) -> None:
     (run,) = (run for run in unfinished(KEPT) if run.name == folder.name)
-    assert checkpoint.name == f"step-{at(run)}"
-    assert sum(path.stat().st_size for path in checkpoint.iterdir()) < 3e6
+    best, _ = run.best() or (None, None)
+    assert steps(folder / "checkpoints") == sorted({best, at(run)})
+    assert read_checkpoint(last(folder)).state["position"]["best_step"] == best
+    for checkpoint in (folder / "checkpoints").iterdir():
+        assert sum(path.stat().st_size for path in checkpoint.iterdir()) < 3e6
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
@@ -43,8 +50,7 @@ def test_the_command_of_the_page_goes_on_with_it(folder: Path) -> None:
     """A recipe, a preset or a study that is changed would refuse the run, which took days."""
     (trial,) = chosen(list(trials(find_study("transnormer-table6"), "paper")), (folder.name,))
     check_begun(folder, trial.config)
-    (checkpoint,) = (folder / "checkpoints").iterdir()
-    check_settings(folder, read_checkpoint(checkpoint).state, run_config(folder))
+    check_settings(folder, read_checkpoint(last(folder)).state, run_config(folder))
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
@@ -72,6 +78,5 @@ def test_a_run_goes_on_from_where_it_was_kept(tmp_path: Path, folder: Path) -> N
     mine = shutil.copytree(folder, tmp_path / folder.name)
     before = (mine / "metrics.jsonl").read_text()
     outcome = resume_run(mine, Stopping(quiet=True))
-    (kept,) = (folder / "checkpoints").iterdir()
-    assert (outcome.signal, kept.name) == (signal.SIGINT, f"step-{outcome.step - 50}")
+    assert (outcome.signal, last(folder).name) == (signal.SIGINT, f"step-{outcome.step - 50}")
     assert (mine / "metrics.jsonl").read_text().startswith(before)
