@@ -10,6 +10,14 @@ from linnet.analysis.runs import Run, number, read_runs
 from linnet.errors import LinnetError
 from linnet.storage import beside
 
+PANELS = {  # by what runs are judged by: key of a record, title, factor, and what the axis says
+    "accuracy": (
+        ("accuracy", "Accuracy so far", 100, "validation accuracy, %"),
+        ("loss", "Loss so far", 1, "validation loss, nats"),  # it falls where accuracy stands still
+    ),
+    "perplexity": (("perplexity", "Perplexity so far", 1, "validation perplexity"),),
+}
+
 
 def unfinished(out: Path) -> list[Run]:
     """The runs in the folders of `out`, and the pretraining of runs, that have begun and are not at their end.
@@ -59,17 +67,17 @@ def _score(run: Run, value: float) -> str:
 
 
 def standing_figures(runs: Sequence[Run], note: str) -> list[Figure]:
-    """What was measured on the validation split against steps; one figure for each measure, none before the first."""
+    """What was measured on the validation split against steps, in the panels of each measure; none before the first."""
     figures = []
-    for key in sorted({run.measure() for run in runs if run.best()}):
-        factor, label = (100, "validation accuracy, %") if key == "accuracy" else (1, "validation perplexity")
-        series = []
-        for run in runs:
-            points = [(record["step"], number(record.get(key))) for record in run.valid]
-            known = [(step, factor * y) for step, y in points if y is not None]
-            if run.measure() == key and known:
-                series.append(Series(run.name, [step for step, _ in known], [y for _, y in known]))
-        figures.append(Figure("So far", "step", label, series, note=note))
+    for measure in sorted({run.measure() for run in runs if run.best()}):
+        for key, title, factor, label in PANELS[measure]:
+            series = []
+            for run in (run for run in runs if run.measure() == measure):
+                points = [(record["step"], number(record.get(key))) for record in run.valid]
+                known = [(step, factor * y) for step, y in points if y is not None]
+                if known:
+                    series.append(Series(run.name, [step for step, _ in known], [y for _, y in known]))
+            figures.append(Figure(title, "step", label, series, note=note))
     return figures
 
 

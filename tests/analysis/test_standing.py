@@ -24,9 +24,14 @@ def test_the_best_is_the_first_of_the_highest_accuracies_or_the_lowest_perplexit
     ]
 
 
-def test_each_measure_has_a_panel_with_its_own_runs() -> None:
-    accuracy, perplexity = standing_figures(RUNS, "note")
-    assert (accuracy.y_label, perplexity.y_label) == ("validation accuracy, %", "validation perplexity")
-    for figure, name, values in ((accuracy, "T2", [25, 37.5, 37.5]), (perplexity, RUNS[1].name, [14.64, 11.9, 12.0])):
+def test_each_measure_has_panels_with_its_own_runs() -> None:
+    shown = []
+    for figure in standing_figures(RUNS, "note"):
         (series,) = figure.series
-        assert (series.name, list(series.x), list(series.y)) == (name, [500, 1000, 1500], values)
+        assert list(series.x) == [500, 1000, 1500]
+        shown.append((figure.y_label, series.name, list(series.y)))
+    assert shown == [
+        ("validation accuracy, %", "T2", [25, 37.5, 37.5]),
+        ("validation loss, nats", "T2", [1.0, 1.0, 1.0]),
+        ("validation perplexity", "T2-pretrained/pretrain", [14.64, 11.9, 12.0]),
+    ]
