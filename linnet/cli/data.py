@@ -70,7 +70,7 @@ def command(
 
 def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool) -> None:
     """Write the three files of ListOps."""
-    from linnet.data.lra.listops_tsv import NAMES, write_tsv
+    from linnet.data.lra.listops_tsv import NAMES, shortcuts, write_tsv
     from linnet.train.log import Screen
 
     for name in NAMES.values():
@@ -81,11 +81,16 @@ def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool)
         paths = write_tsv(out, dict(zip(NAMES, sizes, strict=True)), seed, screen.work("generating ListOps"))
     finally:
         screen.close()
+    found = shortcuts(dict(zip(NAMES, paths, strict=True)))
     if json:
-        print_json({"files": [str(path) for path in paths], "sizes": sizes, "seed": seed})
-    else:
-        for path, size in zip(paths, sizes, strict=True):
-            print(f"{path}: {size:,} trees")
+        print_json({"files": [str(path) for path in paths], "sizes": sizes, "seed": seed, "shortcuts": found})
+        return
+    for split, path, size in zip(NAMES, paths, sizes, strict=True):
+        print(f"{path}: {size:,} trees")
+        if split in found:
+            known = found[split]
+            print(f"  {known['commonest']:.2%} have the commonest value of the training trees, {known['operator']:.2%}")
+            print(f"  the commonest of their outermost operator (loss {known['loss']:.3f})")
 
 
 def _make_pathfinder(out: Path, count: int, seed: int, preview: Path | None, json: bool) -> None:

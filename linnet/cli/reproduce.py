@@ -111,7 +111,7 @@ def _study(
         print(*pages, sep=" and ")
     found = _show(folder, title, [trial.name for trial in planned], render and not begun, json)
     found |= {"begun": [run.name for run in begun], "signal": signal}
-    found |= itertools.zip_longest(("begun_page", "begun_figure"), map(str, pages))
+    found |= dict(itertools.zip_longest(("begun_page", "begun_figure"), map(str, pages)))
     _tell(found, json, goes_on=not render and any(not (folder / f"{name}.json").exists() for name in asked))
     if signal:
         raise typer.Exit(128 + signal)

@@ -12,7 +12,8 @@ def test_listops(run, tmp_path):
     sizes = ("--train", 6, "--valid", 2, "--test", 1)
     code, out, _ = run("data", "listops", *sizes, "--seed", 3, "--out", tmp_path / "new")
     assert code == 0
-    assert [line.split()[-2] for line in out.splitlines()] == ["6", "2", "1"]
+    assert [line.split()[-2] for line in out.splitlines() if line.endswith(" trees")] == ["6", "2", "1"]
+    assert out.count("the commonest of their outermost operator") == 2
     assert [len(read_tsv(tmp_path / "new" / name, 2000).values) for name in NAMES.values()] == [6, 2, 1]
     code, _, err = run("data", "listops", "--out", tmp_path / "new")
     assert code == 2
@@ -27,6 +28,12 @@ def test_pathfinder_with_a_sheet(run, tmp_path):
     assert decode(sheet.read_bytes(), "sheet").shape == (2 * 134, 8 * 134)
     code, out, _ = run("data", "pathfinder", "--out", tmp_path / "new", "--count", 9)
     assert (code, out) == (0, f"{tmp_path / 'new'}: 9 pictures, 44.4% with both dots on one path\n")
+
+
+def test_where_retrieval_is_to_be_had(run):
+    code, out, err = run("data", "retrieval")
+    assert (code, err) == (0, "")
+    assert "needs new_aan_pairs.{train,eval,test}.tsv: get lra_release.gz" in out
 
 
 @pytest.mark.parametrize("what", ["text", "image", "retrieval_small"])

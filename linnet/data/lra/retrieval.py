@@ -133,15 +133,21 @@ def _uniform(*key: Any) -> float:
 def _draw_pairs(
     names: list[bytes], texts: dict[bytes, bytes], cited: dict[bytes, set[bytes]], length: int, seed: int
 ) -> Pairs:
-    """The citations among these papers and, for each, the citing paper with one that it has no citation with."""
+    """The citations among these papers and, for each, the citing paper with one that it has no citation with.
+
+    That one is drawn from the cited papers, as often as each is cited: of a second paper alone nobody knows the label.
+    """
     library, found = _Library(length), []
     numbers = {name: library.number(texts[name]) for name in names}
+    targets = {citing: sorted(cited.get(citing, set()) & numbers.keys() - {citing}) for citing in names}
+    popular = [target for citing in names for target in targets[citing]]
     for citing in names:
-        for target in sorted(cited.get(citing, set()) & numbers.keys()):
+        taken = cited.get(citing, set()) | {citing}
+        for target in targets[citing]:
             found.append((numbers[citing], numbers[target], 1))
-            near = cited.get(citing, set()) | {citing}
-            free = [name for name in names if name not in near and citing not in cited.get(name, ())]
+            free = [name for name in popular if name not in taken and citing not in cited.get(name, ())]
             if free:
                 other = free[int(_uniform(b"other", citing, target, seed) * len(free))]
                 found.append((numbers[citing], numbers[other], 0))
+                taken = taken | {other}
     return library.pairs(found)

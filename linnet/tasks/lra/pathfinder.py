@@ -9,7 +9,7 @@ import numpy as np
 
 from linnet.config import ArenaConfig
 from linnet.data.lra.image import PIXELS, to_sequences
-from linnet.data.lra.pathfinder_files import ABOUT, MISSING, read_public, read_shards, write_shards
+from linnet.data.lra.pathfinder_files import ABOUT, MISSING, RULES, read_public, read_shards, write_shards
 from linnet.data.lra.sequences import Sequences
 from linnet.data.packing import default_cache
 from linnet.errors import InputError
@@ -51,6 +51,6 @@ class Pathfinder(ArenaTask):
         return to_sequences(pixels, whole.labels[order]).split(HELD_OUT)
 
     def _generated(self, count: int, seed: int) -> Sequences:
-        folder = (self.cache or default_cache()) / f"pathfinder-{count}-{seed}"
+        folder = (self.cache or default_cache()) / f"{RULES.replace(' ', '-')}-{count}-{seed}"
         write_shards(folder, count, seed, progress=self.work("generating Pathfinder"))
         return read_shards(folder)

@@ -8,7 +8,7 @@ import pytest
 
 from linnet.data.lra import listops_tsv
 from linnet.data.lra.listops import draw_trees, generate
-from linnet.data.lra.listops_tsv import HEADER, NAMES, read_tsv, render, write_tsv
+from linnet.data.lra.listops_tsv import HEADER, NAMES, read_tsv, render, shortcuts, write_tsv
 from linnet.errors import InputError, LinnetError
 from linnet.storage import temporary_name
 
@@ -134,3 +134,18 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_tsv(tmp_path / "new", {"train": 30, "valid": 3, "test": 2}, 0, stop)
     assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_what_the_outermost_operator_tells_of_a_tree(tmp_path):
+    """MIN is 0 twice of three times, MAX always 9: 3 of 4 other trees follow, where 0 is the value of 2 of them."""
+    rows = {
+        "train": [("MIN", 0), ("MIN", 0), ("MIN", 1), ("MAX", 9)],
+        "test": [("MIN", 0), ("MIN", 0), ("MAX", 9), ("MAX", 8)],
+    }
+    paths = {split: tmp_path / NAMES[split] for split in rows}
+    for split, path in paths.items():
+        lines = [f"( ( ( [{name} {value} ) [MED {value} ) ] )\t{value}" for name, value in rows[split]]
+        path.write_text("\n".join([HEADER, *lines]) + "\n")
+    found = shortcuts(paths)
+    loss = -(2 * np.log(3 / 13) + np.log(2 / 11) + np.log(1 / 11)) / 4  # a count more for each of ten values
+    assert found == {"test": {"commonest": 0.5, "operator": 0.75, "loss": pytest.approx(loss)}}

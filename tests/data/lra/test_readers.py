@@ -343,6 +343,18 @@ def test_no_paper_is_in_two_splits_and_labels_are_citations(citations):
     assert words(retrieval.read_small(citations, 100, seed=1)["train"]) != words(splits["train"])
 
 
+def test_the_second_paper_alone_does_not_tell_the_label(citations):
+    """Some papers are cited often and most never: the others of a pair are drawn as often as they are cited."""
+    cites = [(i, j) for i in range(200) for j in range(0, 200, 10) if (i * j + i + j) % 3 == 0]
+    (citations / "citations.tsv").write_text("".join(f"P{i}\tP{j}\n" for i, j in cites))
+    pairs = retrieval.read_small(citations, 100)["train"]
+    found = words(pairs)
+    assert len(set(found)) == len(found)
+    assert all(a != b for a, b in found)
+    cited = {b for (_, b), label in zip(found, pairs.labels, strict=True) if label}
+    assert cited == {b for (_, b), label in zip(found, pairs.labels, strict=True) if not label}
+
+
 def test_what_is_wrong_in_citations_is_one_line(citations):
     (citations / "citations.tsv").write_text("P1\tQ2\n")
     with pytest.raises(InputError, match=r"citations.tsv, line 1: 'Q2' is no id in docs.tsv.xz"):
