@@ -27,7 +27,7 @@ MARKERS = (  # of plotly, of matplotlib
 DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"))  # of the first six series, of the next six, ...
 FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # no times
 STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
-FEW = 25  # points up to which each one gets a marker
+FEW = 25  # points of the longest line up to which each one gets a marker
 CROWDED = 20  # letters along an axis beyond which they would touch
 MANY = 5  # powers of ten along an axis, beyond which 2 and 5 of each would touch
 LINE, LETTER = 0.07, 0.019  # height of a name, and width of a letter, of those of a panel
@@ -86,7 +86,7 @@ def _trace(figure: Figure, i: int) -> dict[str, Any]:
     dash = DASHES[i // len(COLORS) % len(DASHES)][0]
     trace: dict[str, Any] = {
         "type": "scatter",
-        "mode": "markers" if series.points else "lines+markers" if len(series.x) <= FEW else "lines",
+        "mode": "markers" if series.points else "lines+markers" if _few(figure) else "lines",
         "name": _escape(_shorten(series.name)),
         "x": list(series.x),
         "y": values,
@@ -119,6 +119,11 @@ def _shorten(name: str) -> str:
 def _escape(text: str) -> str:
     """Text for plotly, which reads some HTML."""
     return html.escape(text, quote=False)
+
+
+def _few(figure: Figure) -> bool:
+    """Whether the points of the lines can be told apart."""
+    return max(len(series.x) for series in figure.series) <= FEW
 
 
 def _axis(log: bool, ticks: Sequence[float] = (), decades: float = 0.0) -> dict[str, Any]:
@@ -199,7 +204,7 @@ def _draw(axes: "Axes", figure: Figure) -> None:
     """One panel: lines with their names, a faint grid, no box."""
     for i, series in enumerate(figure.series):
         color, dash = COLORS[i % len(COLORS)], "none" if series.points else DASHES[i // len(COLORS) % len(DASHES)][1]
-        marker = MARKERS[i % len(MARKERS)][1] if series.points or len(series.x) <= FEW else ""
+        marker = MARKERS[i % len(MARKERS)][1] if series.points or _few(figure) else ""
         y = [math.nan if value is None else value for value in _drawable(figure, series)]
         if series.sizes is not None:
             largest = max(max(s.sizes) for s in figure.series if s.sizes)
@@ -239,8 +244,9 @@ def _draw(axes: "Axes", figure: Figure) -> None:
 
 def _ticks(axes: "Axes", figure: Figure) -> None:
     """Numbers in full; on a logarithmic axis at what was measured, or at 1, 2 and 5 of each decade."""
-    from matplotlib.ticker import LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))  # so many have room beside each other, were they 100,000
     for axis, log in ((axes.xaxis, figure.log_x), (axes.yaxis, figure.log_y)):
         if log:
             many = axis is axes.yaxis and _decades(figure) > MANY

@@ -50,6 +50,18 @@ def test_ticks_of_many_decades_are_few(values, dtick, tmp_path):
     assert drawn.count('id="ytick_') <= 10
 
 
+def test_large_numbers_have_room_beside_each_other(tmp_path):
+    steps = range(500, 16_000, 500)
+    save_figures([Figure("t", "step", "y", [Series("a", steps, steps)])], tmp_path / "a.svg")
+    assert 3 <= (tmp_path / "a.svg").read_text().count('id="xtick_') <= 6
+
+
+@pytest.mark.parametrize(("longest", "mode"), [(25, "lines+markers"), (26, "lines")])
+def test_all_lines_of_a_figure_have_markers_or_none_has(longest, mode):
+    lines = [Series("long", range(longest), range(longest)), Series("short", [0, 1], [0, 1])]
+    assert [trace["mode"] for trace in to_plotly(Figure("t", "x", "y", lines))["data"]] == [mode, mode]
+
+
 def test_lines_differ_beyond_the_last_color():
     lines = [Series(str(i), [0, 1], [i, i]) for i in range(2 * len(COLORS))]
     looks = {(t["line"]["color"], t["line"]["dash"]) for t in to_plotly(Figure("t", "x", "y", lines))["data"]}
