@@ -71,12 +71,7 @@ def _tell_plan(plan: dict[str, Any], json: bool) -> None:
         return
     import tomli_w
 
-    config = plan["config"]
-    print(tomli_w.dumps(config))
-    if config["task"].startswith("lra/"):  # whose sequences are not all of one length
-        longest = config["data"]["context"]
-        budget = f"{plan['drawn']:,} samples of up to {longest:,} tokens to train on, drawn from these:"
-    else:
-        budget = f"{plan['tokens']:,} tokens to train on, of a corpus of these blocks:"
-    print(f"# {plan['parameters']:,} parameters; {budget}")
+    print(tomli_w.dumps(plan["config"]))
+    samples = f"{plan['drawn']:,} samples of up to {plan['config']['data']['context']:,} tokens"
+    print(f"# {plan['parameters']:,} parameters; to train on: {samples}, {plan['tokens']:,} at most, drawn from these:")
     print("#", ", ".join(f"{split} {count:,}" for split, count in plan["samples"].items()))

@@ -44,18 +44,18 @@ def test_a_dry_run_prints_the_whole_configuration_and_writes_nothing(run, recipe
     shown = tomllib.loads(out)
     assert shown["model"]["vocab_size"] == 261
     assert shown["train"]["betas"] == [0.9, 0.98]
-    assert re.search(r"# [\d,]+ parameters; 1,280 tokens to train on", out)
+    assert re.search(r"# [\d,]+ parameters; to train on: 40 samples of up to 32 tokens, 1,280 at most, drawn from", out)
     assert json.loads(run("train", recipe, "--dry-run", "--json")[1])["config"] == shown
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_does_not_count_tokens_of_sequences_that_may_be_shorter(run, tmp_path, monkeypatch):
+def test_a_dry_run_says_that_tokens_of_sequences_may_be_fewer(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sets = (part for key in ("data.count=40", "train.steps=10", "train.warmup=1") for part in ("--set", key))
     code, out, _ = run("train", "lra/listops", "--dry-run", *sets)
     assert code == 0
-    told = "320 samples of up to 2,000 tokens to train on, drawn from these:\n# train 38, valid 1, test 1\n"
-    assert out.endswith(f"# 209,118 parameters; {told}")
+    told = "# 209,118 parameters; to train on: 320 samples of up to 2,000 tokens, 640,000 at most, drawn from these:"
+    assert out.endswith(f"{told}\n# train 38, valid 1, test 1\n")
 
 
 def test_a_used_folder_is_refused_with_a_hint(run, recipe, trained):
