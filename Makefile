@@ -43,7 +43,7 @@ test-asan: $(STAMP)
 	printf '#!/bin/sh\nunset LD_PRELOAD\nexec g++ -fsanitize=address -fno-omit-frame-pointer -g "$$@"\n' > "$$dir/c++"; chmod +x "$$dir/c++"; \
 	PATH="$$dir:$$PATH" XDG_CACHE_HOME="$$dir" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/ops/test_cpu.py tests/ops/test_cpu_exp.py \
-	tests/ops/test_cpu_block.py tests/ops/test_cpu_features.py tests/ops/test_cpu_joined.py tests/ops/test_gate.py tests/ops/test_dropout.py tests/ops/test_positions.py tests/attention/test_step.py \
+	tests/ops/test_cpu_block.py tests/ops/test_cpu_features.py tests/ops/test_cpu_exp_block.py tests/ops/test_glu.py tests/ops/test_dropout.py tests/ops/test_positions.py tests/attention/test_step.py \
 	-k "not memory and not compiles"
 
 lint: $(STAMP)

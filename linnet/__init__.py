@@ -38,7 +38,7 @@ def list_attention() -> list[str]:
     return ATTENTION.names()
 
 
-_MODULES = ("analysis", "attention", "errors", "models", "ops", "testing")
+_MODULES = ("attention", "errors", "instruments", "models", "ops", "testing")
 
 
 def __getattr__(name: str) -> Any:

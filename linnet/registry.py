@@ -65,5 +65,5 @@ def _files(places: Iterable[str]) -> Iterator[str]:
 
 
 ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead", "relative", "rows"))
-INSTRUMENT = Registry("instrument", "linnet.analysis.instruments", machinery=("base",))
+INSTRUMENT = Registry("instrument", "linnet.instruments", machinery=("analyze", "base", "plots"))
 TASK = Registry("task", "linnet.tasks", machinery=("base", "lra/base"))

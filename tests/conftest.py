@@ -36,3 +36,11 @@ def data_dir() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def cost() -> dict:
+    """A real measurement, of tiny lengths."""
+    from linnet.bench.layer import measure_layer
+
+    return measure_layer(["softmax", "diag"], lengths=(32, 64), rounds=1)

@@ -22,19 +22,21 @@ MODELS = BASE | {"ops", "attention", "models"}
 # Which parts of linnet a part may import besides itself: the arrows of docs/design.md.
 ARROWS = {
     **dict.fromkeys(BASE, BASE),
+    "figures": BASE,
     "ops": BASE,
     "attention": BASE | {"ops"},
     "models": BASE | {"ops", "attention"},
-    "testing": BASE | {"ops", "attention"},
     "data": BASE,
     "tasks": MODELS | {"data"},
-    "analysis": MODELS,
-    "bench": MODELS | {"testing"},  # its audit runs the contract over peers
-    "hf": MODELS,
-    "train": MODELS | {"data", "tasks", "analysis"},
-    "cli": MODELS | {"testing", "data", "tasks", "analysis", "bench", "hf", "train", "linnet"},
+    "instruments": MODELS | {"figures"},
+    "testing": BASE | {"ops", "attention"},
+    "bench": MODELS | {"testing", "figures"},
+    "train": MODELS | {"data", "tasks", "instruments"},
+    "report": MODELS | {"instruments", "figures", "bench"},
+    "studies": MODELS | {"data", "tasks", "instruments", "figures", "train", "report", "bench"},
     "__main__": {"cli"},
 }
+ARROWS["cli"] = {*ARROWS, "linnet"}
 LIGHT = {"ops", "attention", "models"}  # these need torch and pydantic only
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "joblib", "shelve"}
 NETWORK = {"requests", "httpx", "ftplib", "http.client", "urllib.request"}
@@ -103,7 +105,7 @@ def test_third_party_imports(path):
     foreign = {module.split(".")[0] for module in imports(path)} - {"linnet"} - sys.stdlib_module_names
     if part in LIGHT:
         assert foreign <= {"torch", "pydantic"} | ({"triton"} if path.parent == PACKAGE / "ops" / "triton" else set())
-    assert "transformers" not in foreign or part == "hf"
+    assert "transformers" not in foreign
 
 
 @each_file()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from linnet.attention.rows import Rows
 from linnet.config import Settings, parse_section
 from linnet.errors import InputError, UnsupportedError
-from linnet.ops.layout import check_mask, check_qkv, check_state
+from linnet.ops.masks import check_mask, check_qkv, check_state
 from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from linnet.attention.base import Core
 from linnet.config import Settings
 from linnet.ops.block import Rule, dense, pick, turns
-from linnet.ops.draws import below, draw, new_seed
-from linnet.ops.layout import Layout, layout, visible
+from linnet.ops.hashing import below, draw, new_seed
+from linnet.ops.masks import Layout, layout, visible
 from linnet.registry import ATTENTION
 
 NONE = 2**31  # the number of a block that is not there

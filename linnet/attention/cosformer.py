@@ -14,7 +14,7 @@ from linnet.attention.relative import positions_of
 from linnet.attention.rows import Kernel
 from linnet.config import Count, Settings
 from linnet.ops import linear_attention
-from linnet.ops.layout import Layout, check_length, layout, visible
+from linnet.ops.masks import Layout, check_length, layout, visible
 from linnet.ops.precision import EPS, State, accumulator
 from linnet.registry import ATTENTION
 

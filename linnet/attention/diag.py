@@ -15,7 +15,7 @@ from linnet.attention.relative import Positions, RelativePositions, positions_of
 from linnet.config import Settings
 from linnet.ops import block_attention, reference
 from linnet.ops.block import Rule, attend_blocks, attend_kernel, attend_layout, dense, pick, turns
-from linnet.ops.layout import layout
+from linnet.ops.masks import layout
 from linnet.ops.precision import State, accumulator
 from linnet.ops.rms import srms
 from linnet.registry import ATTENTION

@@ -13,7 +13,7 @@ from linnet.ops import reference
 from linnet.ops.cpu.decode import Mechanism, Stepper
 from linnet.ops.features import Features, feature_attention
 from linnet.ops.features import one_plus_elu as phi
-from linnet.ops.layout import layout
+from linnet.ops.masks import layout
 from linnet.ops.precision import EPS, State
 from linnet.registry import ATTENTION
 

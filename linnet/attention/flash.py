@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from linnet.attention.flash_quad import GatedOptions, GatedUnit, Width
 from linnet.attention.relative import positions_of
 from linnet.ops.block import pick, turns
-from linnet.ops.layout import layout, visible
+from linnet.ops.masks import layout, visible
 from linnet.ops.precision import State, accumulator, no_autocast
 from linnet.registry import ATTENTION
 

@@ -14,7 +14,7 @@ from torch.nn.functional import silu
 from linnet.attention.base import Core, Mixer
 from linnet.attention.rows import past
 from linnet.config import Settings
-from linnet.ops.layout import layout, visible
+from linnet.ops.masks import layout, visible
 from linnet.ops.positions import rotary_angles, rotate
 from linnet.ops.precision import accumulator, no_autocast
 from linnet.registry import ATTENTION

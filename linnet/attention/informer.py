@@ -14,8 +14,8 @@ from torch import Tensor
 from linnet.attention.base import Core
 from linnet.config import Settings
 from linnet.ops.block import Rule, dense, pick, turns
-from linnet.ops.draws import below, draw, new_seed
-from linnet.ops.layout import layout, visible
+from linnet.ops.hashing import below, draw, new_seed
+from linnet.ops.masks import layout, visible
 from linnet.ops.precision import FLOOR, accumulator, no_autocast
 from linnet.registry import ATTENTION
 

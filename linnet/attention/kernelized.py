@@ -8,7 +8,7 @@ from torch import Tensor
 
 from linnet.attention.base import Core
 from linnet.ops.block import Rule, dense
-from linnet.ops.layout import layout, visible
+from linnet.ops.masks import layout, visible
 from linnet.ops.precision import accumulator, no_autocast
 from linnet.registry import ATTENTION
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from linnet.attention.base import Core
 from linnet.config import Count, Settings
 from linnet.ops.block import Rule, dense, pick, turns
-from linnet.ops.layout import check_length, layout
+from linnet.ops.masks import check_length, layout
 from linnet.ops.precision import accumulator, no_autocast
 from linnet.registry import ATTENTION
 

@@ -17,7 +17,7 @@ from linnet.errors import UnsupportedError
 from linnet.ops import reference
 from linnet.ops.cpu.decode import Mechanism, Stepper
 from linnet.ops.exponential import scaled_exp_attention, token_moments
-from linnet.ops.layout import Layout, layout
+from linnet.ops.masks import Layout, layout
 from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
 

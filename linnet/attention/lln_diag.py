@@ -14,8 +14,8 @@ from linnet.attention.base import Core
 from linnet.attention.diag import DiagAttention, DiagOptions
 from linnet.attention.lln import LlnAttention, LlnOptions
 from linnet.errors import InputError, UnsupportedError
-from linnet.ops.joined import exp_block_mean
-from linnet.ops.layout import layout
+from linnet.ops.exp_block import exp_block_mean
+from linnet.ops.masks import layout
 from linnet.ops.precision import State
 from linnet.registry import ATTENTION
 

@@ -17,7 +17,7 @@ from linnet.attention.relative import positions_of
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops.block import pick, turns
-from linnet.ops.layout import layout, visible
+from linnet.ops.masks import layout, visible
 from linnet.ops.precision import State, accumulator, no_autocast
 from linnet.registry import ATTENTION
 

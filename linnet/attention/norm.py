@@ -18,7 +18,7 @@ from linnet.errors import InputError
 from linnet.ops import reference
 from linnet.ops.cpu.decode import Mechanism, Stepper
 from linnet.ops.features import Features, feature_attention
-from linnet.ops.layout import layout
+from linnet.ops.masks import layout
 from linnet.ops.precision import State, accumulator
 from linnet.ops.rms import rms, srms
 from linnet.registry import ATTENTION

@@ -12,9 +12,9 @@ from linnet.attention.base import Core
 from linnet.config import Count, Settings
 from linnet.ops import reference
 from linnet.ops.block import Rule, dense
-from linnet.ops.inverse import pseudo_inverse
-from linnet.ops.layout import layout, visible
+from linnet.ops.masks import layout, visible
 from linnet.ops.precision import FLOOR, accumulator, no_autocast
+from linnet.ops.pseudo_inverse import pseudo_inverse
 from linnet.registry import ATTENTION
 
 

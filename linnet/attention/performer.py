@@ -13,7 +13,7 @@ from linnet.attention.base import Core
 from linnet.attention.rows import Kernel, exponentials
 from linnet.config import Count, Settings
 from linnet.ops import exp_attention, reference
-from linnet.ops.layout import layout
+from linnet.ops.masks import layout
 from linnet.ops.precision import State, accumulator, no_autocast
 from linnet.registry import ATTENTION
 

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from linnet.attention.base import Core, Mixer
 from linnet.config import Settings
-from linnet.ops.layout import layout
+from linnet.ops.lsh import SELF, sorted_attention
+from linnet.ops.masks import layout
 from linnet.ops.precision import accumulator, no_autocast
-from linnet.ops.sorted import SELF, sorted_attention
 from linnet.registry import ATTENTION
 
 

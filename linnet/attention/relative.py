@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.errors import InputError
-from linnet.ops.layout import layout
+from linnet.ops.masks import layout
 from linnet.ops.positions import reflect, rotary_angles, turn, turns_of
 
 Positions = Literal["lrpe", "rope", "none"]

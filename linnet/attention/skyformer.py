@@ -15,9 +15,9 @@ from linnet.attention.base import Core
 from linnet.attention.kernelized import gaussian_attention, gaussian_weights
 from linnet.config import Count, Settings
 from linnet.ops.block import pick
-from linnet.ops.inverse import pseudo_inverse
-from linnet.ops.layout import layout, visible
+from linnet.ops.masks import layout, visible
 from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.pseudo_inverse import pseudo_inverse
 from linnet.registry import ATTENTION
 
 

@@ -16,7 +16,7 @@ from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops import reference
 from linnet.ops.block import Rule, attend_kernel, dense
-from linnet.ops.layout import layout, visible
+from linnet.ops.masks import layout, visible
 from linnet.ops.precision import State
 from linnet.registry import ATTENTION
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from linnet.bench.machine import environment, spare_memory, yardsticks
 from linnet.bench.memory import Job, peak_server
-from linnet.bench.peers import MissingPeerError
 from linnet.bench.timing import take_turns, warm_up
 from linnet.errors import InputError, LinnetError
 from linnet.storage import read_json, write_json
+from linnet.testing.peers import MissingPeerError
 
 FORMAT = "linnet-bench-1"
 SLOW = 0.25  # seconds of a call from which on 3 samples must do

@@ -11,10 +11,10 @@ from linnet.attention.base import create_attention
 from linnet.bench import forms
 from linnet.bench.measure import Bench, Group
 from linnet.bench.memory import Job, serve
-from linnet.bench.peers import PEERS
 from linnet.errors import LinnetError
 from linnet.ops import block_attention, exp_attention, linear_attention
 from linnet.ops.backend import NAMES
+from linnet.testing.peers import PEERS
 
 H, D = 8, 64
 BLOCK = 64

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from linnet.attention.base import create_attention, create_mixer
-from linnet.bench.peers import MissingPeerError, Peer
 from linnet.bench.timing import time_in_turns
+from linnet.testing.peers import MissingPeerError, Peer
 
 B, H, N, D = 4, 8, 2048, 64
 SIZE = 128  # of features, projections and landmarks, on both sides

@@ -59,8 +59,8 @@ def command(
       linnet analyze runs/mine --text my.txt --tokens 200 --instrument entropy --instrument attention_map
       linnet analyze runs/mine --out paper --format pdf
     """
-    from linnet.analysis.analyze import chosen, measure, remarks, rows
-    from linnet.analysis.drawings import save_drawings
+    from linnet.instruments.analyze import chosen, measure, remarks, rows
+    from linnet.instruments.plots import save_drawings
     from linnet.storage import read_metrics, write_json
     from linnet.train.log import Screen
 
@@ -71,7 +71,7 @@ def command(
     check_folder("--out", target)
     drawn = _can_draw(kind, screen)
 
-    from linnet.analysis.instruments.base import of_model
+    from linnet.instruments.base import of_model
     from linnet.models.loading import load_model
     from linnet.train.run import checkpoint_step
 
@@ -104,8 +104,8 @@ def command(
 
 def _can_draw(kind: str | None, screen: "Screen") -> bool:
     """Whether there will be figures: without matplotlib there are none, which is an error if they were asked for."""
-    from linnet.analysis.drawings import check_format
-    from linnet.analysis.figures import check_matplotlib
+    from linnet.figures.figure import check_matplotlib
+    from linnet.instruments.plots import check_format
 
     if kind is not None:
         check_format(kind)

@@ -10,7 +10,7 @@ from linnet import __version__
 from linnet.cli import Json, print_json
 
 if TYPE_CHECKING:
-    from linnet.bench.audit import Audit
+    from linnet.testing.audit import Audit
 
 Names = Annotated[
     list[str] | None, typer.Argument(help="Mechanisms or packages; all of them by default.", metavar="[NAME]...")
@@ -33,7 +33,7 @@ def command(names: Names = None, peers: Peers = True, json: Json = False) -> Non
       linnet audit lln softmax --no-peers
       linnet audit performer-pytorch --json
     """
-    from linnet.bench.audit import choose_cases, run_audit
+    from linnet.testing.audit import choose_cases, run_audit
     from linnet.train.log import Screen
 
     cases = choose_cases(names or (), peers)
@@ -57,7 +57,7 @@ def _print(audit: "Audit") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from linnet.bench.audit import COLUMNS, cell, failures, verdict
+    from linnet.testing.audit import COLUMNS, cell, failures, verdict
 
     table = Table("attention", "form", box=None, pad_edge=False, header_style="bold")
     for heading in COLUMNS:

@@ -68,9 +68,9 @@ def command(
 
     import torch
 
-    from linnet.analysis.figures import check_matplotlib
     from linnet.bench.machine import keep_freed_memory
     from linnet.bench.measure import Effort
+    from linnet.figures.figure import check_matplotlib
     from linnet.ops.backend import wanted
     from linnet.train.log import Screen
 
@@ -192,7 +192,7 @@ def _run(bench: "Bench", effort: Any, out: Path | None, command: str, screen: "S
 
 def _print(result: dict[str, Any]) -> None:
     """A measurement for people."""
-    from linnet.analysis.benchmarks import bench_note, bench_tables, crossovers
+    from linnet.bench.tables import bench_note, bench_tables, crossovers
 
     tables = [*bench_tables(result), *([crossovers(result)] if result["bench"] == "ops" else [])]
     for table in tables:
@@ -205,8 +205,8 @@ def _print(result: dict[str, Any]) -> None:
 
 def _finish(results: dict[str, Any], out: Path | None, json: bool) -> None:
     """The page and its pictures, the bounds, and the exit code."""
-    from linnet.analysis.bench_page import render_benches
-    from linnet.analysis.bounds import bounds_table
+    from linnet.bench.bounds import bounds_table
+    from linnet.bench.page import render_benches
 
     done = all(result["complete"] for result in results.values())
     files = render_benches(out) if out is not None and done else []

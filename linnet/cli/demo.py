@@ -46,7 +46,7 @@ def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
       linnet demo
       linnet demo --quick --out runs/first
     """
-    from linnet.analysis.report import check_extra, write_report
+    from linnet.report.page import check_extra, write_report
     from linnet.train.check import check_out
 
     size, folder = QUICK if quick else WHOLE, out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -103,7 +103,7 @@ def _measure(size: Size, screen: "Screen") -> dict[str, Any]:
 
 def _print_cost(cost: dict[str, Any]) -> None:
     """The measurement for people."""
-    from linnet.analysis.costs import cost_note, cost_tables
+    from linnet.bench.costs import cost_note, cost_tables
 
     for table in cost_tables(cost):
         print(f"{table.title}:")

@@ -24,7 +24,7 @@ def command(folders: Runs, out: Out = None, json: Json = False) -> None:
       linnet report runs/mine
       linnet report runs/mine runs/other --out compared.html
     """
-    from linnet.analysis.report import write_report
+    from linnet.report.page import write_report
 
     path = write_report(folders, out)
     if json:

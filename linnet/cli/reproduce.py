@@ -61,7 +61,7 @@ def command(
       linnet reproduce transnormer-table6 --only listops --results docs/results/transnormer-table6-cpu
       linnet reproduce transnormer-table4 --results docs/results/transnormer-table4-cpu --render
     """
-    from linnet.analysis.calculations import CALCULATIONS
+    from linnet.studies.calculations import CALCULATIONS
     from linnet.train.log import Screen
 
     screen = Screen(quiet=json)
@@ -91,10 +91,10 @@ def _study(
     render: bool, screen: "Screen", json: bool,
 ) -> None:  # fmt: skip
     """Train what is missing of a study, and render it."""
-    from linnet.analysis.calculations import CALCULATIONS
-    from linnet.analysis.results import check_origin
-    from linnet.analysis.standing import render_standing, standing_table, unfinished
-    from linnet.train.study import chosen, command_of, find_study, run_study, trials
+    from linnet.studies.calculations import CALCULATIONS
+    from linnet.studies.results import check_origin
+    from linnet.studies.standing import render_standing, standing_table, unfinished
+    from linnet.studies.study import chosen, command_of, find_study, run_study, trials
 
     study = find_study(name, also=(SPEED, CIRCLES, *CALCULATIONS))
     planned = list(trials(study, scale, seeds))
@@ -119,9 +119,9 @@ def _study(
 
 def _calculate(name: str, folder: Path, render: bool, screen: "Screen", json: bool) -> None:
     """Compute what needs no training, with progress, keep it as one JSON file, and render it."""
-    from linnet.analysis.calculations import CALCULATIONS, calculate
-    from linnet.analysis.results import check_origin
     from linnet.storage import write_json
+    from linnet.studies.calculations import CALCULATIONS, calculate
+    from linnet.studies.results import check_origin
 
     check_origin(folder, f"linnet reproduce {name}")
     if not render and not list(folder.glob("*.json")):
@@ -136,10 +136,10 @@ def _calculate(name: str, folder: Path, render: bool, screen: "Screen", json: bo
 
 def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
     """Measure speed and memory at each length that is missing, and render them."""
-    from linnet.analysis.results import check_origin
     from linnet.bench.arena import LENGTHS, measure_arena
     from linnet.storage import write_json
-    from linnet.train.arena import COMPARED
+    from linnet.studies.lra_rows import COMPARED
+    from linnet.studies.results import check_origin
 
     made_by = f"linnet reproduce {SPEED}"
     check_origin(folder, made_by)
@@ -161,8 +161,8 @@ def _measure(folder: Path, render: bool, screen: "Screen", json: bool) -> None:
 
 def _show(folder: Path, title: str, planned: Sequence[str], needed: bool, json: bool) -> dict[str, Any]:
     """Render the results so far, which must be there if `needed`: how many of those `planned`, and the files."""
-    from linnet.analysis.results import read_results, to_markdown
-    from linnet.analysis.results import render as draw
+    from linnet.studies.results import read_results, to_markdown
+    from linnet.studies.results import render as draw
 
     there, drawn = {path.stem for path in folder.glob("*.json")}, list[str]()
     if there or needed:
@@ -188,10 +188,10 @@ def _tell(found: dict[str, Any], json: bool, goes_on: bool = False) -> None:
 
 def _draw_circles(place: Path, scale: str, json: bool) -> None:
     """The figure, from the results of both tables beside it."""
-    from linnet.analysis.arena import circles
-    from linnet.analysis.figures import save_figures
-    from linnet.analysis.results import digest, one_line_damage, read_results
+    from linnet.figures.figure import save_figures
     from linnet.storage import beside
+    from linnet.studies.lra_pages import circles
+    from linnet.studies.results import digest, one_line_damage, read_results
 
     picture, found, places = place if place.suffix == ".png" else beside(place, ".png"), {}, []
     for name in (SCORES, SPEED):

@@ -13,7 +13,7 @@ from linnet.models.config import ModelConfig
 from linnet.models.dropout import Dropout
 from linnet.models.generate import Generation
 from linnet.models.outputs import OUTPUTS, Classifier, mean_over
-from linnet.ops.layout import check_mask, layout
+from linnet.ops.masks import check_mask, layout
 from linnet.ops.positions import learned, sinusoidal
 from linnet.registry import ATTENTION
 

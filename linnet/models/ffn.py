@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from linnet.models.dropout import Dropout
-from linnet.ops.gate import ACTIVATIONS, gated
+from linnet.ops.glu import ACTIVATIONS, gated
 
 
 class GLU(nn.Module):

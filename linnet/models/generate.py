@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from linnet.errors import InputError, LinnetError
 from linnet.models.config import ModelConfig
-from linnet.ops.layout import layout
+from linnet.ops.masks import layout
 
 
 class Generation(nn.Module):

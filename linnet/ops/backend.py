@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from linnet.errors import InputError, UnsupportedError, unknown
-from linnet.ops.operator import is_plain
+from linnet.ops.custom_op import is_plain
 
 NAMES = ("reference", "torch", "cpu", "triton")
 WIDTHS = 8, 256  # of heads, that the kernels take

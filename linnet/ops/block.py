@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from linnet.errors import InputError, unknown
 from linnet.ops import reference
 from linnet.ops.backend import choose, cpu_hurdle, cpu_serves
-from linnet.ops.draws import new_seed
-from linnet.ops.layout import Layout, check_qkv, layout
+from linnet.ops.hashing import new_seed
+from linnet.ops.masks import Layout, check_qkv, layout
 from linnet.ops.precision import accumulator, no_autocast
 
 KINDS = ("softmax", "rela")

@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from linnet.ops.backend import serves
-from linnet.ops.draws import new_seed
+from linnet.ops.hashing import new_seed
 
 
 def dropout(x: Tensor, p: float) -> Tensor:

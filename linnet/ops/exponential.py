@@ -17,9 +17,9 @@ from torch import Tensor
 from linnet.errors import InputError
 from linnet.ops import reference
 from linnet.ops.backend import choose_kernel
+from linnet.ops.custom_op import Operator
 from linnet.ops.exponential_chunk import Maybe, chunks, exp_, store
-from linnet.ops.layout import Layout, check_qkv, check_state, layout
-from linnet.ops.operator import Operator
+from linnet.ops.masks import Layout, check_qkv, check_state, layout
 from linnet.ops.precision import FLOOR, State, accumulator, no_autocast
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from linnet.ops.backend import choose_kernel
-from linnet.ops.layout import layout
 from linnet.ops.linear import linear_attention
+from linnet.ops.masks import layout
 from linnet.ops.positions import reflect, rotate
 from linnet.ops.precision import State, accumulator
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import reference
 from linnet.ops.backend import choose_kernel
-from linnet.ops.layout import check_qkv, check_state, clock, layout
-from linnet.ops.operator import Operator
+from linnet.ops.custom_op import Operator
+from linnet.ops.masks import check_qkv, check_state, clock, layout
 from linnet.ops.precision import EPS, FLOOR, State, accumulator, no_autocast
 
 CHUNK = 64

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from linnet.errors import InputError
 from linnet.ops.backend import serves
-from linnet.ops.operator import is_plain
+from linnet.ops.custom_op import is_plain
 from linnet.ops.precision import accumulator
 
 

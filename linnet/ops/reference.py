@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.layout import Layout, check_qkv, clock, layout, visible
+from linnet.ops.masks import Layout, check_qkv, clock, layout, visible
 from linnet.ops.precision import EPS, FLOOR, State, accumulator
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnet.analysis.analyze import measure
-from linnet.analysis.instruments.base import of_model
 from linnet.errors import InputError, unknown
+from linnet.instruments.analyze import measure
+from linnet.instruments.base import of_model
 from linnet.models.backbone import Model
 from linnet.registry import INSTRUMENT
 from linnet.tasks.base import EVALUATION, Task

@@ -5,7 +5,7 @@ import torch
 
 import linnet
 from linnet.attention.bigbird import NONE
-from linnet.ops.layout import layout
+from linnet.ops.masks import layout
 from linnet.testing import check_attention
 
 

@@ -5,7 +5,7 @@ import torch
 
 import linnet
 from linnet.attention.nystromformer import landmarks, segments_of
-from linnet.ops.inverse import pseudo_inverse
+from linnet.ops.pseudo_inverse import pseudo_inverse
 from linnet.testing import check_attention, difference
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.bench.pairs import PAIRS, B, D, H, Pair, measure_pairs
-from linnet.bench.peers import MissingPeerError, Peer
+from linnet.testing.peers import MissingPeerError, Peer
 
 
 class Module(nn.Module):

@@ -8,10 +8,10 @@ import sys
 import pytest
 from PIL import Image
 
-from linnet.analysis.analyze import FORMAT, check, measure, rows
-from linnet.analysis.heatmaps import unpack
 from linnet.cli.app import run as linnet
 from linnet.errors import InputError, LinnetError
+from linnet.figures.heatmap import unpack
+from linnet.instruments.analyze import FORMAT, check, measure, rows
 from linnet.registry import INSTRUMENT
 
 
@@ -166,7 +166,7 @@ def test_what_is_no_run_is_one_line(run, tmp_path):
 def test_numbers_that_are_not_finite_are_null_in_the_file():
     import torch
 
-    from linnet.analysis.instruments.base import of_weights
+    from linnet.instruments.base import of_weights
 
     flat = measure([of_weights(torch.full((1, 4, 4), 0.25))], ["temperature", "entropy"])
     assert flat["layers"][0]["values"]["temperature"]["weights"] == [None]

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from linnet.bench import audit as bench
 from linnet.cli import app, audit
+from linnet.testing import audit as bench
 
 RESULT = Path(__file__).parents[2] / "docs" / "results" / "audit.json"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from linnet.analysis.results import digest, read_results
-from linnet.analysis.standing import standing_figures, unfinished
 from linnet.bench import arena as bench
-from linnet.train import arena
+from linnet.studies import lra_rows as arena
+from linnet.studies.results import digest, read_results
+from linnet.studies.standing import standing_figures, unfinished
 
 
 @contextlib.contextmanager

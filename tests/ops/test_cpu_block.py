@@ -7,11 +7,11 @@ import torch
 
 from linnet import create_mixer
 from linnet.errors import UnsupportedError
-from linnet.ops import block_attention, draws, reference
+from linnet.ops import block_attention, hashing, reference
 from linnet.ops.backend import no_kernels
 from linnet.ops.block import kernel_ids
 from linnet.ops.cpu import block as on_cpu
-from linnet.ops.layout import layout
+from linnet.ops.masks import layout
 from tests.ops.cases import MASKS, grads, key_mask, memory_over_floor, relative, segments, specified
 
 pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
@@ -89,11 +89,11 @@ def test_fuzz(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("N,w,p", [(100, 16, 0.1), (70, 100, 0.5), (1100, 1100, 0.2)])
 def test_dropout_equals_the_reference_with_the_same_draws(kind: str, causal: bool, N: int, w: int, p: float) -> None:
-    """In values and gradients; the draws are those of `linnet.ops.draws`, of head, query and key."""
+    """In values and gradients; the draws are those of `linnet.ops.hashing`, of head, query and key."""
     B, H, seed, n = 2, 2, torch.tensor(7), torch.arange(N)
     leaves, real = draw(B, H, N, 16, 9), key_mask("right", B, N)
     where = layout(B, N, real, None, real.device)
-    kept = draws.draw(seed, torch.arange(B * H).view(B, H, 1, 1), n[:, None], n) >= int(p * 2**32)
+    kept = hashing.draw(seed, torch.arange(B * H).view(B, H, 1, 1), n[:, None], n) >= int(p * 2**32)
     assert abs(float(kept.float().mean()) - (1 - p)) < 0.02
     keep, results = specified(real, None, B, N), []
     for dtype in (torch.float64, torch.float32):

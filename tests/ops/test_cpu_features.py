@@ -11,7 +11,7 @@ import linnet
 from linnet.ops.backend import no_kernels
 from linnet.ops.cpu import arguments
 from linnet.ops.features import Features, feature_attention
-from linnet.ops.layout import layout
+from linnet.ops.masks import layout
 from linnet.ops.positions import rotary_angles
 from linnet.ops.rms import srms
 from tests.ops.cases import MASKS, grads, key_mask, relative, segments

@@ -7,8 +7,8 @@ from linnet.models.dropout import Dropout
 from linnet.ops.backend import no_kernels
 from linnet.ops.cpu import dropout as on_cpu
 from linnet.ops.cpu.arguments import SMALL
-from linnet.ops.draws import draw
 from linnet.ops.dropout import dropout
+from linnet.ops.hashing import draw
 
 needs_kernels = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
 

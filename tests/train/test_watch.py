@@ -6,8 +6,8 @@ import time
 import pytest
 import torch
 
-from linnet.analysis.instruments.gradient_deviation import deviation_of_records
 from linnet.errors import InputError
+from linnet.instruments.gradient_deviation import deviation_of_records
 from linnet.storage import read_metrics
 from linnet.train.log import Screen
 from linnet.train.optim import finish_gradients, layer_norms

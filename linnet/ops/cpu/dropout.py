@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from linnet.ops.cpu.arguments import SMALL, address, call
+from linnet.ops.custom_op import Operator
 from linnet.ops.memory import Maybe
-from linnet.ops.operator import Operator
 
 
 def _forward(x: Tensor, seed: Tensor, p: float) -> Tensor:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from linnet.ops.cpu.arguments import address, call, shares, view
+from linnet.ops.custom_op import Operator
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
-from linnet.ops.operator import Operator
 from linnet.ops.positions import turns_of
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from linnet.ops.cpu.arguments import SMALL, address, call, view
+from linnet.ops.custom_op import Operator
 from linnet.ops.memory import Maybe, empty_rows, rows
-from linnet.ops.operator import Operator
 
 
 def _forward(x: Tensor, turn: Tensor, back: bool) -> Tensor:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.ops.custom_op import Operator
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
-from linnet.ops.operator import Operator
 from linnet.ops.precision import FLOOR
 from linnet.ops.triton.exponential_values import sum_values
 from linnet.ops.triton.exponential_weights import sum_weights

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.ops.custom_op import Operator
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
-from linnet.ops.operator import Operator
 from linnet.ops.precision import EPS
 from linnet.ops.triton.linear_kernel import Extras, linear_sum
 from linnet.ops.triton.states import Keys, around

@@ -12,23 +12,23 @@ import torch
 import typer
 from torch import nn
 
-from linnet.analysis.instruments.base import of_model
 from linnet.cli.train import tell_outcome
 from linnet.config import load_recipe
 from linnet.data.lra.listops import END, SYMBOLS, evaluate
 from linnet.data.lra.listops_tsv import HEADER, NAMES
 from linnet.data.lra.sequences import GRAIN
 from linnet.errors import InputError
+from linnet.instruments.base import of_model
 from linnet.models.backbone import Model
 from linnet.models.loading import load_model
 from linnet.models.presets import model_config, preset
 from linnet.registry import TASK
+from linnet.studies.plan import Row
+from linnet.studies.study import Trial, record
 from linnet.train.check import check_config
 from linnet.train.log import Screen
 from linnet.train.loop import Trainer
-from linnet.train.plan import Row
 from linnet.train.run import evaluate_run, resume_run, start_run
-from linnet.train.study import Trial, record
 from linnet.train.watch import validation_blocks
 
 TASKS = ("listops", "text", "image", "pathfinder", "retrieval")

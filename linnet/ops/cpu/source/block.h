@@ -6,7 +6,7 @@
 // 1 / (1 - p), drawn from a seed for each pair of tokens. M5 and M6 of docs/math.md.
 #pragma once
 
-#include "draws.h"
+#include "hashing.h"
 #include "exponential.h"
 
 #include <vector>

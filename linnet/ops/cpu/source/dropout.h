@@ -1,8 +1,8 @@
 // Dropout of activations: y = R x with R drawn from a seed and a number's place, one pass; backward draws R again.
 #pragma once
 
-#include "draws.h"
-#include "gate.h"
+#include "hashing.h"
+#include "glu.h"
 
 struct Dropout {
     int64_t n, threads;

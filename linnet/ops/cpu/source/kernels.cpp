@@ -6,7 +6,7 @@
 #include "dropout.h"
 #include "exp_bidirectional.h"
 #include "exp_causal.h"
-#include "gate.h"
+#include "glu.h"
 #include "moments.h"
 #include "norm.h"
 #include "rotate.h"

@@ -1,0 +1,59 @@
+"""A folder of benchmarks as a page: tables, the bounds, and pictures, all rendered from the JSON in it."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from linnet.bench.bounds import bounds_table
+from linnet.bench.costs import Table
+from linnet.bench.tables import BENCHES, bench_figures, bench_note, bench_tables, check_bench, crossovers
+from linnet.errors import InputError
+from linnet.figures.figure import save_figures
+from linnet.figures.page import write_page
+from linnet.storage import beside, read_json
+
+DIGEST = "Source-SHA256"
+TITLES = {"ops": "Ops", "model": "Models and layers", "decode": "Decoding", "profile": "Where the time goes"}
+
+
+def read_benches(folder: Path) -> dict[str, Any]:
+    """The benchmarks in a folder, by name."""
+    found = {name: read_json(folder / f"{name}.json") for name in BENCHES if (folder / f"{name}.json").exists()}
+    for result in found.values():
+        check_bench(result)
+    if not found:
+        raise InputError(f"{folder} holds no benchmark: linnet bench ops --out {folder}")
+    return found
+
+
+def render_benches(folder: Path) -> list[Path]:
+    """Write the tables into `<folder>.md`, between its markers, and the pictures into the folder."""
+    results, page = read_benches(folder), beside(folder, ".md")
+    pictures = []
+    for name, result in results.items():
+        digest = hashlib.sha256((folder / f"{name}.json").read_bytes()).hexdigest()
+        for stem, figures in bench_figures(result).items():
+            pictures.append(folder / f"{stem}.png")
+            save_figures(figures, pictures[-1], {DIGEST: digest})
+    write_page(page, "Benchmarks", rendered(results, page.name.removesuffix(".md")))
+    return [page, *pictures]
+
+
+def rendered(results: dict[str, Any], folder: str) -> str:
+    """What stands between the markers of a page."""
+    parts = [_markdown(bounds_table(results))]
+    for name, result in results.items():
+        parts.append(f"## {TITLES[name]}")
+        parts.append(f"`{result['command']}`")
+        parts += bench_note(result).split("\n")
+        parts += [f"![{stem}]({folder}/{stem}.png)" for stem in bench_figures(result)]
+        tables = [*bench_tables(result), *([crossovers(result)] if name == "ops" else [])]
+        parts += [f"### {TITLES[name]}: {table.title}\n\n{_markdown(table)}" for table in tables if table.rows]
+    return "\n" + "\n\n".join(parts) + "\n"
+
+
+def _markdown(table: Table) -> str:
+    """A table for a page; numbers stand at the right."""
+    words = {"attention", "includes", "what", "part", "form", "verdict"}
+    rule = ["---" if column in words else "--:" for column in table.columns]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (table.columns, rule, *table.rows))

@@ -1,0 +1,310 @@
+"""What `linnet bench ops`, `model`, `decode` and `profile` measured: tables for a terminal or a page, and figures."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from linnet.bench.costs import MIB, MILLI, QUIET, Table
+from linnet.errors import InputError
+from linnet.figures.figure import Figure, Series
+
+FORMAT = "linnet-bench-1"
+BENCHES = ("ops", "model", "decode", "profile")
+SDPA, SOFTMAX = "torch SDPA", "softmax"
+FEW = 7  # lines of a figure of ops; of models and steps these, where they are measured, all else in the tables
+SHOWN = (
+    *("softmax", "torch SDPA, cache in place", "transnormer_t1", "transnormer_t2", "diag", "norm", "lln", "lln_diag"),
+    *("elu", "performer", "nystromformer"),
+)
+Row = Mapping[str, Any]
+Result = Mapping[str, Any]
+
+
+def check_bench(result: Any) -> None:
+    """The one-line error for what `linnet bench` has not written."""
+    try:
+        sound = result["format"] == FORMAT and result["bench"] in BENCHES
+        sound = sound and {*result} >= {"settings", "environment", "skipped", "complete", "seconds"}
+        sound = sound and all({"table", "case", "form", "pass", "batch", "tokens"} <= {*row} for row in result["rows"])
+        sound = sound and all("seconds" in row or "reason" in row for row in result["rows"])
+    except (KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise InputError(f"this is not a measurement of `linnet bench` ({FORMAT})")
+
+
+def pick(result: Result, **wanted: Any) -> list[Row]:
+    """The rows in which every key has the value that is asked for, those without a measurement too."""
+    return [row for row in result["rows"] if all(row[key] == value for key, value in wanted.items())]
+
+
+def share(row: Row) -> float | None:
+    """The time that the machine's products and copies alone would take, as a part of the time that was taken."""
+    if "seconds" not in row or "flops" not in row:
+        return None
+    return max(row["flops"] / row["gemm"], row["bytes"] / row["copy"]) / row["seconds"]
+
+
+def exponent(rows: Sequence[Row], key: str) -> float | None:
+    """The slope of ln(value) over ln(tokens) at the smallest batch; None where fewer than two are measured."""
+    batch = min((row["batch"] for row in rows), default=1)
+    points = [(math.log(row["tokens"]), math.log(row[key])) for row in rows if row["batch"] == batch and row.get(key)]
+    if len(points) < 2:
+        return None
+    mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+
+
+def bench_tables(result: Any) -> list[Table]:
+    """All tables of one benchmark."""
+    check_bench(result)
+    makers = {"ops": _ops_tables, "model": _model_tables, "decode": _decode_tables, "profile": _profile_tables}
+    return makers[result["bench"]](result)
+
+
+def _ops_tables(result: Result) -> list[Table]:
+    tables = []
+    for form in ("causal", "bidirectional"):
+        for which in ("forward", "forward+backward"):
+            rows = pick(result, form=form, **{"pass": which})
+            time, memory = f"{form}, {which}: time", f"{form}, {which}: peak memory above the inputs"
+            tables.append(_table(time, rows, "seconds", _shared_time, includes=True))
+            tables.append(_table(memory, rows, "memory", lambda row: f"{_short(row['memory'] * MIB)} MiB"))
+    return tables
+
+
+def _shared_time(row: Row) -> str:
+    part = share(row)
+    return f"{_short(row['seconds'] * MILLI)} ms" + ("" if part is None else f", {part:.0%}")
+
+
+def _model_tables(result: Result) -> list[Table]:
+    rate = {
+        which: _table(
+            f"LRA model, {which}: steps a second",
+            pick(result, table="model", **{"pass": which}),
+            *("seconds", lambda row: _short(1 / row["seconds"])),
+        )
+        for which in ("train", "inference")
+    }
+    layer = pick(result, table="layer")
+    time = _table("layer, forward+backward: time", layer, "seconds", lambda row: f"{_short(row['seconds'] * MILLI)} ms")
+    memory = _table(
+        "layer, forward+backward: peak memory", layer, "memory", lambda row: f"{_short(row['memory'] * MIB)} MiB"
+    )
+    return [*rate.values(), time, memory]
+
+
+def _decode_tables(result: Result) -> list[Table]:
+    tables = []
+    for table, title in (("core", "step of a core"), ("model", "step of a model")):
+        rows = pick(result, table=table)
+        tables.append(_table(f"{title}: time", rows, "seconds", lambda row: f"{_short(row['seconds'] * 1e6)} us"))
+        tables.append(_table(f"{title}: state", rows, "state", lambda row: f"{_short(row['state'] / 1024)} KiB"))
+    return tables
+
+
+def _profile_tables(result: Result) -> list[Table]:
+    lines = []
+    for row in result["rows"]:
+        size = f"{row['case']}, {row['form']}, {row['pass']}, {row['batch']} x {row['tokens']:,}"
+        whole = sum(part["seconds"] for part in row.get("parts", []))
+        if "seconds" in row:
+            lines.append([size, "all of it, in turns with the others", "", f"{_short(row['seconds'] * MILLI)} ms", ""])
+        limits = [("flops", "gemm", "its operations as a matrix product"), ("bytes", "copy", "its tensors as a copy")]
+        for amount, rate, name in limits:
+            if amount in row and rate in row:
+                lines.append([size, name, "", f"{_short(row[amount] / row[rate] * MILLI)} ms", ""])
+        for part in row.get("parts", []):
+            time, of_whole = f"{_short(part['seconds'] * MILLI)} ms", f"{part['seconds'] / whole:.0%}"
+            lines.append([size, part["name"], str(part["calls"]), time, of_whole])
+    return [Table("parts of a call", ["what", "part", "calls", "time", "share"], lines)]
+
+
+def _table(
+    title: str, rows: Sequence[Row], key: str, cell: Callable[[Row], str], includes: bool = False
+) -> Table:
+    """A line for each case, a column for each size, and the exponent; what was not measured is a dash."""
+    sizes = list(dict.fromkeys((row["batch"], row["tokens"]) for row in rows))
+    lines = []
+    for name in dict.fromkeys(row["case"] for row in rows):
+        own = {(row["batch"], row["tokens"]): row for row in rows if row["case"] == name}
+        cells = [cell(own[size]) if size in own and key in own[size] else "-" for size in sizes]
+        slope = exponent(list(own.values()), key)
+        first = [name, next(iter(own.values())).get("includes", "")] if includes else [name]
+        lines.append([*first, *cells, "-" if slope is None else f"{slope:.2f}"])
+    heads = ["attention", "includes"] if includes else ["attention"]
+    return Table(title, [*heads, *(f"{batch} x {tokens:,}" for batch, tokens in sizes), "exponent"], lines)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def bench_note(result: Any) -> str:
+    """How it was measured, on what, what is missing and why, and whether other programs disturbed it."""
+    check_bench(result)
+    settings, where, rows = result["settings"], result["environment"], result["rows"]
+    lines = [ABOUT[result["bench"]].format(**settings, style="compiled" if settings.get("compiled") else "eager")]
+    lines.append(
+        f"Columns: batch x tokens; {settings['type']}. Medians of the quieter half of {settings['rounds']} samples, "
+        f"taken in turns and random order (3 of calls that take long); in those turns also the limits. Calls beyond "
+        f"{settings['limit']:g} seconds, of other libraries half of that, are left out. Allocator: "
+        f"{settings['allocator']}; for peaks of memory large blocks are given back at once, on one thread, each in a "
+        "process of its own."
+    )
+    timed = [row for row in rows if "seconds" in row]
+    if timed:
+        gemm, copy = (max(row[key] for row in timed) for key in ("gemm", "copy"))
+        spread = sorted((row["high"] - row["low"]) / row["seconds"] for row in timed)[len(timed) // 2]
+        lines.append(
+            f"torch {where['torch']}, {where['threads']} threads, {where['machine']}: at best {gemm / 1e9:,.0f} "
+            f"GFLOP/s of a matrix product and {copy / 1e9:,.1f} GB/s of a copy. Half of the figures spread by less "
+            f"than {spread:.0%} of their median. {result['seconds'] / 60:.1f} minutes."
+        )
+    lines += _disturbance(timed, where) + _missing(result)
+    if settings.get("quick"):
+        lines.append("Tiny sizes: they show that the instrument works, not what is fast.")
+    if not result["complete"]:
+        lines.append("Interrupted: this is what there is so far.")
+    return "\n".join(lines)
+
+
+ABOUT = {
+    "ops": "Attention alone: {heads} heads of width {head_dim}. Percentages: the time that the useful operations would "
+    "take at the speed of a matrix product, or the tensors at that of a copy, whichever is longer, of the time taken.",
+    "model": "Model: 2 layers, width 64, 2 heads, bytes, mean over tokens, 2 classes; a training step is forward, "
+    "backward and AdamW. Layer: attention with its projections, width 768, 12 heads. All of them {style}.",
+    "decode": "One token more, from a state after the context: a core with {heads} heads of width {head_dim}, and a "
+    "model of 6 such layers with projections, FFN and a vocabulary of 8,192.",
+    "profile": "One call, looked at by torch's profiler: the time of each operator without those that it calls, those "
+    "below 2 % together. Above them the limits: what the useful operations and the tensors of {heads} heads of width "
+    "{head_dim} would take by themselves.",
+}
+
+
+def _disturbance(timed: Sequence[Row], where: Mapping[str, Any]) -> list[str]:
+    """A line on other programs, if they were noticeable."""
+    found = sorted(row["others"] for row in timed if "others" in row)
+    if not found or found[-1] < QUIET:
+        return []
+    free = where["cores"] - where["threads"]
+    disturbed = sum(others > free + QUIET for others in found)
+    verdict = f", more than were free for {disturbed / len(found):.0%} of the times: without them these are shorter"
+    verdict = verdict if disturbed else ""
+    return [f"Other programs kept up to {found[-1]:.1f} of {where['cores']} cores busy{verdict}."]
+
+
+def _missing(result: Result) -> list[str]:
+    """Why something has no row, or only dashes: a line for each reason."""
+    reasons: dict[str, dict[str, None]] = {}
+    for entry in [*result["skipped"], *(row for row in result["rows"] if "reason" in row)]:
+        size = f" from {entry['batch']} x {entry['tokens']:,}" if "tokens" in entry else ""
+        known = reasons.setdefault(entry["reason"], {})
+        if not any(other.startswith(f"{entry['case']}, {entry['form']}") for other in known):
+            known[f"{entry['case']}, {entry['form']}{size}"] = None
+    return [f"Not measured: {'; '.join(names)}: {reason}." for reason, names in reasons.items()]
+
+
+def bench_figures(result: Any) -> dict[str, list[Figure]]:
+    """Pictures by name: each a row of panels."""
+    check_bench(result)
+    if result["bench"] == "ops":
+        return {f"ops-{form}": _ops_figures(result, form) for form in ("causal", "bidirectional")}
+    if result["bench"] == "model":
+        rates = [_figure(result, "steps a second", "model", which) for which in ("train", "inference")]
+        return {"model": rates, "layer": [_layer_figure(result, key) for key in ("seconds", "memory")]}
+    if result["bench"] == "profile":
+        return {}
+    core = pick(result, table="core", batch=min(row["batch"] for row in result["rows"]))
+    time = Figure("One step of a core", "context", "microseconds", _lines(core, "seconds", 1e6), log_x=True, log_y=True)
+    state = Figure("Its state", "context", "KiB", _lines(core, "state", 1 / 1024), log_x=True, log_y=True)
+    return {"decode": [time, state]}
+
+
+def _lines(rows: Sequence[Row], key: str, scale: float) -> list[Series]:
+    """A series for each case of SHOWN, or for each case if none of them is there."""
+    found = []
+    names = list(dict.fromkeys(row["case"] for row in rows if key in row))
+    for name in [name for name in names if name in SHOWN] or names:
+        own = [row for row in rows if row["case"] == name and key in row]
+        bounds = [[row[end] * scale for row in own] for end in ("low", "high")] if key == "seconds" else [None, None]
+        found.append(Series(name, [row["tokens"] for row in own], [row[key] * scale for row in own], *bounds))
+    return found
+
+
+def _ops_figures(result: Result, form: str) -> list[Figure]:
+    """Time, memory and speed against softmax of forward and backward: the best backends, softmax, the fastest peers."""
+    rows = [row for row in pick(result, form=form, **{"pass": "forward+backward"}) if "seconds" in row]
+    rows = [row for row in rows if row["batch"] == max(row["batch"] for row in rows)]
+    chosen = _chosen(rows)
+    rows = [row for row in rows if row["case"] in chosen]
+    base = {row["tokens"]: row["seconds"] for row in rows if row["case"] == SDPA}
+    speed = []
+    for line in _lines(rows, "seconds", 1.0):
+        faster = [base[int(N)] / y if y and N in base else None for N, y in zip(line.x, line.y, strict=True)]
+        speed.append(Series(line.name, line.x, faster))
+    return [
+        Figure("Time", "tokens", "milliseconds", _lines(rows, "seconds", MILLI), log_x=True, log_y=True),
+        Figure("Peak memory", "tokens", "MiB", _lines(rows, "memory", MIB), log_x=True, log_y=True),
+        Figure("Speed against softmax", "tokens", "times as fast", speed, log_x=True, log_y=True),
+    ]
+
+
+def _chosen(rows: Sequence[Row]) -> list[str]:
+    """The cases to draw: torch's softmax, of each op its fastest backend, the two fastest peers, then plain forms."""
+    far = max((row["tokens"] for row in rows), default=0)
+    order = sorted((row for row in rows if row["tokens"] == far), key=lambda row: row["seconds"])
+    best = {row["case"].partition(",")[0]: row["case"] for row in reversed(order) if row["group"] == "op"}
+    peers, plain = ([row["case"] for row in order if row["group"] == group] for group in ("peer", "plain"))
+    return list(dict.fromkeys([SDPA, *best.values(), *peers[:2], *plain]))[:FEW]
+
+
+def _figure(result: Result, label: str, table: str, which: str) -> Figure:
+    """Steps a second against tokens."""
+    rows = [row for row in pick(result, table=table, **{"pass": which}) if "seconds" in row]
+    batch = rows[0]["batch"] if rows else 0
+    rows = [row for row in rows if row["batch"] == batch]
+    series = [
+        Series(line.name, line.x, [1 / y if y else None for y in line.y]) for line in _lines(rows, "seconds", 1.0)
+    ]
+    return Figure(which.capitalize(), "tokens", label, series, log_x=True, log_y=True)
+
+
+def _layer_figure(result: Result, key: str) -> Figure:
+    title, unit, scale = ("Time", "milliseconds", MILLI) if key == "seconds" else ("Peak memory", "MiB", MIB)
+    where = result["environment"]
+    note = (
+        f"One attention layer with its projections, forward and backward: width 768, 12 heads, batch 1, float32, "
+        f"torch {where['torch']}, {where['threads']} threads.\nThe softmax layer is torch's fused one."
+    )
+    lines = _lines(pick(result, table="layer"), key, scale)
+    return Figure(title, "tokens", unit, lines, log_x=True, log_y=True, note=note)
+
+
+def crossovers(result: Result) -> Table:
+    """From which length on a case is faster than torch's softmax, forward and backward."""
+    lines = []
+    for form in ("causal", "bidirectional"):
+        rows = [row for row in pick(result, form=form, **{"pass": "forward+backward"}) if "seconds" in row]
+        base = {(row["batch"], row["tokens"]): row["seconds"] for row in rows if row["case"] == SDPA}
+        for name in dict.fromkeys(row["case"] for row in rows if row["case"] != SDPA):
+            own = {(row["batch"], row["tokens"]): row["seconds"] for row in rows if row["case"] == name}
+            common = [size for size in base if size in own]
+            if common:
+                lines.append([name, form, _crossover(common, own, base), f"{_ratio(common[-1], own, base)}"])
+    return Table("faster than torch's softmax", ["attention", "form", "from tokens", "times as fast"], lines)
+
+
+def _crossover(sizes: Sequence[tuple[int, int]], own: Mapping[Any, float], base: Mapping[Any, float]) -> str:
+    batch = sizes[0][0]
+    lengths = [tokens for size, tokens in sizes if size == batch]
+    slower = [tokens for tokens in lengths if own[batch, tokens] > base[batch, tokens]]
+    if not slower:
+        return f"{lengths[0]:,} or less"
+    after = [tokens for tokens in lengths if tokens > slower[-1]]
+    return f"{after[0]:,}" if after else f"more than {lengths[-1]:,}"
+
+
+def _ratio(size: tuple[int, int], own: Mapping[Any, float], base: Mapping[Any, float]) -> str:
+    return f"{_short(base[size] / own[size])} at {size[0]} x {size[1]:,}"

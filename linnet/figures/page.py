@@ -1,0 +1,21 @@
+"""A Markdown page, part of which is rendered: what stands between two markers is replaced, the rest is kept."""
+
+from pathlib import Path
+
+from linnet.errors import InputError
+from linnet.storage import write_text
+
+BEGIN, END = "<!-- rendered from JSON -->", "<!-- end -->"
+
+
+def write_page(page: Path, title: str, block: str) -> None:
+    """Write `block` between the markers of a page, a new one where there is none."""
+    try:
+        text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
+    except UnicodeDecodeError:
+        raise InputError(f"{page} is not UTF-8 text") from None
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise InputError(f"{page} must have the lines {BEGIN} and {END}")
+    write_text(page, f"{before}{BEGIN}\n{block}\n{END}{after}")

@@ -1,0 +1,174 @@
+"""The analysis of a model on a text: every instrument on every layer, as one table of plain numbers.
+
+`measure` makes it, `check` reads it back from a file that nobody has checked, `rows` shows it in a terminal.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from linnet.errors import InputError, LinnetError, UnsupportedError, unknown
+from linnet.figures.heatmap import pack
+from linnet.registry import INSTRUMENT
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from linnet.instruments.base import View
+
+FORMAT = "linnet-analysis-1"
+Analysis = dict[str, Any]
+FIRST = ("entropy", "temperature", "spectral_gap", "concentration", "local_score", "lognormal_fit")  # in a table
+
+
+def chosen(names: Sequence[str] = ()) -> list[str]:
+    """The named instruments, once each, or the usual ones."""
+    for name in names:
+        if name not in INSTRUMENT:
+            raise unknown("instrument", name, INSTRUMENT.names())
+    return list(dict.fromkeys(names)) or [name for name in INSTRUMENT.names() if INSTRUMENT[name].usual]
+
+
+def measure(
+    views: "Sequence[View]",
+    names: Sequence[str] = (),
+    tokens: Sequence[str] = (),
+    records: Sequence[Mapping[str, Any]] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> Analysis:
+    """The readings of instruments on views, as plain numbers: means over the sequences, a list over the heads.
+
+    `tokens` are those of the first sequence, whose maps are kept; `records` are a run's, for what reads gradients.
+    """
+    if not views:
+        raise InputError("there is no attention to measure")
+    instruments = [INSTRUMENT[name]() for name in chosen(names)]
+    layers = []
+    for i, view in enumerate(views):
+        layer: dict[str, Any] = {"name": view.name, "heads": view.shape[1], "values": {}, "refused": {}, "notes": {}}
+        for instrument in instruments:
+            if instrument.reads == "weights":
+                _add(layer, instrument, view)
+        layers.append(layer)
+        if progress is not None:
+            progress(i + 1, len(views))
+    B, _, N = views[0].shape
+    found: Analysis = {"format": FORMAT, "sequences": B, "length": N, "causal": views[0].causal, "layers": layers}
+    if tokens:
+        found["tokens"] = list(tokens)
+    if any(instrument.reads == "gradients" for instrument in instruments):
+        found["gradients"] = _gradients(records)
+    return found
+
+
+def _add(layer: dict[str, Any], instrument: Any, view: "View") -> None:
+    """One instrument on one layer: its numbers, or why there are none."""
+    try:
+        refused = instrument.refusal(view)
+        values = {} if refused else instrument.measure(view)
+        note = None if refused else instrument.note(view)
+    except (UnsupportedError, LinnetError) as error:
+        if isinstance(error, InputError) and not isinstance(error, UnsupportedError):
+            raise
+        refused, values, note = str(error), {}, None
+    if refused:
+        layer["refused"][instrument.name] = refused
+        return
+    if note:
+        layer["notes"][instrument.name] = note
+    maps = values.pop("map", None)
+    if maps is not None:
+        layer["maps"] = [pack(head.numpy()) for head in maps[0]]
+    layer["values"][instrument.name] = {key: plain(value.mean(dim=0)) for key, value in values.items()}
+
+
+def plain(value: "Tensor") -> Any:
+    """Nested lists of floats, None for what is not finite."""
+
+    def clean(item: Any) -> Any:
+        if isinstance(item, list):
+            return [clean(part) for part in item]
+        return round(item, 12) if math.isfinite(item) else None
+
+    return clean(value.double().tolist())
+
+
+def _gradients(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The deviation of gradients over a run: of all parameters, then of each layer."""
+    from linnet.instruments.gradient_deviation import READING, deviation_of_records
+
+    found = deviation_of_records(records)
+    if found is None:
+        return {"reading": READING, "refused": "the run has no records of its gradients"}
+    return {"reading": READING, "deviation": plain(found)}
+
+
+def check(analysis: Any) -> Analysis:
+    """The analysis, once it has the shape of one; its numbers and words may still be anything."""
+    try:
+        sound = analysis["format"] == FORMAT and all(
+            isinstance(layer["name"], str) and isinstance(layer["values"], dict) for layer in analysis["layers"]
+        )
+        sound = sound and isinstance(analysis["length"], int) and isinstance(analysis.get("tokens", []), list)
+    except (KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise LinnetError(f"this is not an analysis of `linnet analyze` ({FORMAT})")
+    return dict(analysis)
+
+
+def by_head(layer: Mapping[str, Any], instrument: str, value: str) -> list[float]:
+    """The finite numbers of one reading, a number a head."""
+    found = layer["values"].get(instrument)
+    found = found.get(value) if isinstance(found, dict) else None
+    return [x for x in found if isinstance(x, int | float)] if isinstance(found, list) else []
+
+
+def rows(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
+    """Columns and cells for a terminal: a row for each quantity, a column for each layer, means over the heads."""
+    layers = analysis["layers"]
+    lines: list[list[str]] = []
+    for name in dict.fromkeys([*FIRST, *INSTRUMENT.names()]):
+        for value, heading in INSTRUMENT[name].shows.items():
+            cells = [by_head(layer, name, value) for layer in layers]
+            if any(cells):
+                lines.append([heading, *(f"{fmean(cell):.4g}" if cell else "-" for cell in cells)])
+    deviation = _deviation(analysis)
+    if deviation:
+        places = [layer["name"].split()[1:2] for layer in layers]
+        known = {str(i): f"{x:.4g}" for i, x in enumerate(deviation[1:]) if x is not None}
+        lines.append(["gradient deviation", *(known.get(place[0], "-") if place else "-" for place in places)])
+    return ["", *(layer["name"].removeprefix("layer ") for layer in layers)], lines
+
+
+def _deviation(analysis: Analysis) -> list[float | None]:
+    """The deviation of gradients: of all parameters, then of each layer; empty where there is none."""
+    found = analysis.get("gradients")
+    found = found.get("deviation") if isinstance(found, dict) else None
+    if not isinstance(found, list):
+        return []
+    return [x if isinstance(x, int | float) else None for x in found]
+
+
+def remarks(analysis: Analysis) -> list[str]:
+    """What the table does not say: notes and refusals, with the instruments and the layers that they are about."""
+    layers = analysis["layers"]
+    about: dict[str, tuple[list[str], list[str]]] = {}
+    for layer in layers:
+        for kind in ("notes", "refused"):
+            said = layer.get(kind)
+            for name, text in said.items() if isinstance(said, dict) else ():
+                text = str(text)
+                names, where = about.setdefault(text, ([], []))
+                names += [name] * (name not in names)
+                short = layer["name"].removeprefix("layer ")
+                where += [short] * (short not in where)
+    lines = []
+    for text, (names, where) in about.items():
+        lines.append(f"{', '.join(names)}: {text}" + (f" ({', '.join(where)})" if len(where) < len(layers) else ""))
+    gradients, deviation = analysis.get("gradients"), _deviation(analysis)
+    if isinstance(gradients, dict):
+        whole = f"; of all parameters {deviation[0]:.4g}" if deviation and deviation[0] is not None else ""
+        lines.append(f"gradient_deviation: {gradients.get('refused') or gradients.get('reading')}{whole}")
+    return lines

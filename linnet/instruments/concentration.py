@@ -1,0 +1,62 @@
+"""Biased and unbiased concentration: entropy and spectral gap, the pair that LLN's paper reads together.
+
+Low entropy with a large gap is biased: all queries read the same few tokens. Low entropy with a small gap is unbiased:
+each query reads a few tokens of its own.
+"""
+
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from linnet.instruments.base import DIVIDED, Instrument, View, of_weights
+from linnet.instruments.entropy import measure_entropy
+from linnet.instruments.spectral_gap import CAUSAL, gap
+from linnet.registry import INSTRUMENT
+
+HALF = 0.5  # divides low from high, in both
+
+
+class Concentration(NamedTuple):
+    """(...) each: entropy as a share of log2 N, and the spectral gap."""
+
+    relative: Tensor
+    gap: Tensor
+
+    def biased(self) -> Tensor:
+        """Where few tokens are read, by all queries the same (bool)."""
+        return (self.relative < HALF) & (self.gap >= HALF)  # M48
+
+    def unbiased(self) -> Tensor:
+        """Where few tokens are read, by each query its own (bool)."""
+        return (self.relative < HALF) & (self.gap < HALF)  # M48
+
+
+def concentration(weights: Tensor) -> Concentration:
+    """The pair for weights (..., N, N)."""
+    return Concentration(*(value.reshape(weights.shape[:-2]) for value in pair(of_weights(weights))))
+
+
+def pair(view: View) -> Concentration:
+    """The pair of a view, (B,H) each."""
+    return Concentration(measure_entropy(view)["relative"], gap(view))
+
+
+@INSTRUMENT.add("concentration")
+class ConcentrationPair(Instrument):
+    """The pair, and how many heads it calls biased and unbiased."""
+
+    what = "whether few tokens are read, and whether they are the same for all queries (bidirectional)"
+    paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
+    shows: ClassVar = {"biased": "biased heads", "unbiased": "unbiased heads"}
+
+    def refusal(self, view: View) -> str | None:
+        return CAUSAL if view.causal else None
+
+    def note(self, view: View) -> str | None:
+        if view.signed:
+            return "signed weights: entropy of their absolute values, gap of rows divided by their sum"
+        return None if view.normalized else DIVIDED
+
+    def measure(self, view: View) -> dict[str, Tensor]:
+        found = pair(view)
+        return {**found._asdict(), "biased": found.biased().double(), "unbiased": found.unbiased().double()}

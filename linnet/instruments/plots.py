@@ -1,0 +1,147 @@
+"""The figures of an analysis: by layer and head, the dilution curve, the law of the weights, kernels, maps."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from linnet.errors import unknown
+from linnet.figures.figure import FORMATS, Figure, Series, save_figures
+from linnet.figures.heatmap import save_maps, unpack
+from linnet.instruments.analyze import Analysis, by_head
+
+BY_LAYER = (  # title, label, instrument, value
+    ("Entropy", "share of the largest", "entropy", "relative"),
+    ("Temperature", "1 / std of ln A", "temperature", "weights"),
+    ("Spectral gap", "1 − |λ₂|", "spectral_gap", "gap"),
+    ("Local area", "share of the sequence", "local_score", "area"),
+)
+KERNELS = ("softmax", "lln", "elu", "relu", "quadratic")
+NORMAL = 99  # quantiles of a fit
+Named = Sequence[tuple[str, Analysis]]
+
+
+def check_format(kind: str) -> None:
+    """The one-line error for a kind of figure that does not exist."""
+    if f".{kind}" not in FORMATS:
+        raise unknown("format", kind, [name[1:] for name in FORMATS])
+
+
+def layer_figures(named: Named) -> list[Figure]:
+    """One number a head over the layers: of one run its heads and their mean, of several the mean of each."""
+    figures = []
+    for title, label, instrument, value in BY_LAYER:
+        series: list[Series] = []
+        for name, analysis in named:
+            found = [by_head(layer, instrument, value) for layer in analysis["layers"]]
+            means = [fmean(heads) if heads else None for heads in found]
+            series.append(Series(name if len(named) > 1 else "mean", range(len(means)), means))
+            if len(named) == 1 and max(map(len, found), default=0) > 1:
+                x = [i for i, heads in enumerate(found) for _ in heads]
+                series.append(Series("each head", x, [y for heads in found for y in heads], points=True))
+        if any(y is not None for line in series for y in line.y):
+            figures.append(Figure(title, "layer", label, series))
+    return figures
+
+
+def dilution_figure(named: Named) -> Figure | None:
+    """Locally accumulated score: a curve a layer, or of several runs a curve each, the mean over layers and heads."""
+    series = []
+    for name, analysis in named:
+        curves = {layer["name"]: _curve(layer, "local_score", "curve") for layer in analysis["layers"]}
+        found = {layer: curve for layer, curve in curves.items() if curve is not None}
+        x = np.linspace(0, 1, 100).tolist()
+        if len(named) > 1:  # one without a curve keeps its place, and with it the color that it has elsewhere
+            mean = np.mean(list(found.values()), axis=0).tolist() if found else []
+            series.append(Series(name, x[: len(mean)], mean))
+        else:
+            series += [Series(layer, x, curve.tolist()) for layer, curve in found.items()]
+    if not any(line.x for line in series):
+        return None
+    label = "share of the sequence around a token"
+    return Figure("Locally accumulated attention", "share of the attention", label, series)
+
+
+def law_figure(analysis: Analysis) -> Figure | None:
+    """Quantiles of ln A against those of a normal law; the diagonal is log-normal attention."""
+    from statistics import NormalDist
+
+    x = [NormalDist().inv_cdf((i + 1) / (NORMAL + 1)) for i in range(NORMAL)]
+    series = []
+    for layer in analysis["layers"]:
+        quantiles = _curve(layer, "lognormal_fit", "quantiles")
+        if quantiles is None or len(quantiles) != NORMAL:
+            continue
+        mean, variance = (by_head(layer, "lognormal_fit", key) for key in ("mean", "variance"))
+        if not mean or not variance:
+            continue
+        deviation = max(fmean(variance), 1e-12) ** 0.5
+        series.append(Series(layer["name"], x, ((quantiles - fmean(mean)) / deviation).tolist()))
+    if not series:
+        return None
+    series.append(Series("log-normal", [x[0], x[-1]], [x[0], x[-1]]))
+    return Figure("Law of the weights", "quantile of a normal law", "quantile of ln A, standardized", series)
+
+
+def kernel_figures(analysis: Analysis) -> list[Figure]:
+    """Entropy and gap of kernels against temperature, the mean over layers and heads."""
+    from linnet.instruments.kernel_concentration import TEMPERATURES
+
+    figures = []
+    for key, title, label in (("bits", "Entropy by kernel", "bits"), ("gap", "Gap by kernel", "1 − |λ₂|")):
+        series = []
+        for kernel in KERNELS:
+            curves = [_curve(layer, "kernel_concentration", f"{kernel}_{key}") for layer in analysis["layers"]]
+            found = [curve for curve in curves if curve is not None]
+            if found:
+                series.append(Series(kernel, TEMPERATURES, np.mean(found, axis=0).tolist()))
+        if series:
+            figures.append(Figure(title, "temperature", label, series, log_x=True))
+    return figures
+
+
+def pair_figure(analysis: Analysis) -> Figure | None:
+    """Entropy and gap of every head: at the left those that concentrate, low and left those that do it unbiased."""
+    series = []
+    for layer in analysis["layers"]:
+        x, y = (by_head(layer, "concentration", key) for key in ("relative", "gap"))
+        if x and len(x) == len(y):
+            series.append(Series(layer["name"], x, y, points=True))
+    if not series:
+        return None
+    return Figure("Concentration", "entropy, share of the largest", "spectral gap", series)
+
+
+def _curve(layer: Mapping[str, Any], instrument: str, value: str) -> "np.ndarray[Any, Any] | None":
+    """The mean over heads of a reading that is a curve a head."""
+    values = layer["values"].get(instrument)
+    found = values.get(value) if isinstance(values, dict) else None
+    try:
+        curve = np.array(found, dtype=float).mean(axis=0)
+    except (TypeError, ValueError):
+        return None
+    return curve if curve.ndim == 1 and np.isfinite(curve).all() else None
+
+
+def save_drawings(analysis: Analysis, folder: Path, kind: str = "png") -> list[Path]:
+    """Draw what was measured into `folder`, one file a subject; the files."""
+    named = [("", analysis)]
+    alone = {"locality": dilution_figure(named), "law": law_figure(analysis), "concentration": pair_figure(analysis)}
+    groups = {"layers": layer_figures(named), "kernels": kernel_figures(analysis)}
+    groups |= {name: [figure] for name, figure in alone.items() if figure is not None}
+    files = []
+    for name, figures in groups.items():
+        if figures:
+            save_figures(figures, folder / f"{name}.{kind}")
+            files.append(folder / f"{name}.{kind}")
+    grid = [
+        (layer["name"], {f"head {head}": unpack(packed) for head, packed in enumerate(layer["maps"])})
+        for layer in analysis["layers"]
+        if layer.get("maps")
+    ]
+    if grid:
+        save_maps(grid, folder / f"maps.{kind}", analysis["length"])
+        files.append(folder / f"maps.{kind}")
+    return files

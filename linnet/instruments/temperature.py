@@ -1,0 +1,67 @@
+"""Temperature of attention: one over the spread of ln A along rows; a high one means flat rows."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from linnet.errors import InputError
+from linnet.instruments.base import Instrument, View, of_weights
+from linnet.instruments.entropy import ABSOLUTE
+from linnet.registry import INSTRUMENT
+
+FLAT = 1e-20  # a variance that is only rounding
+
+
+def temperature(weights: Tensor) -> Tensor:
+    """1 / std (...) of ln A along the rows of weights (..., N, N); infinite where all rows are flat.
+
+    Weights of 0, which a mask leaves, are left out. Of signed rows: that of their absolute values.
+    """
+    return row_variance(of_weights(weights)).rsqrt().reshape(weights.shape[:-2])
+
+
+def temperature_of(q: Tensor, k: Tensor) -> Tensor:
+    """1 / (sigma_q sigma_k) of queries and keys (..., N, D): what the weights of a softmax over them would have."""
+    if q.shape != k.shape or q.dim() < 2:
+        raise InputError(f"q {tuple(q.shape)}, k {tuple(k.shape)}: both must have one shape (..., N, D)")
+    return score_variance(q, k).rsqrt()
+
+
+def score_variance(q: Tensor, k: Tensor) -> Tensor:
+    """sigma_q^2 sigma_k^2 (...), the variance of q.k / sqrt(D) for independent queries and keys."""
+    sigma_q, sigma_k = (x.detach().cpu().double().flatten(-2).std(dim=-1) for x in (q, k))
+    return (sigma_q * sigma_k).square()  # M38
+
+
+def row_variance(view: View) -> Tensor:
+    """(B,H) variance of ln |A| inside rows, over all rows: each row's own mean is removed, a weight of 0 left out."""
+    B, H, _ = view.shape
+    squares, freedom = torch.zeros(2, B, H, dtype=torch.float64).unbind()
+    for _, A in view.rows():
+        there = A != 0
+        logs = torch.where(there, A.abs(), 1).log()
+        count = there.sum(dim=-1)
+        mean = logs.sum(dim=-1, keepdim=True) / count.clamp(min=1)[..., None]
+        squares = squares + torch.where(there, logs - mean, 0).square().sum(dim=(-1, -2))
+        freedom = freedom + (count - 1).clamp(min=0).sum(dim=-1)
+    variance = squares / freedom  # M38; NaN where each row has one weight: there is no spread to speak of
+    return torch.where(variance < FLAT, 0, variance)
+
+
+@INSTRUMENT.add("temperature")
+class Temperature(Instrument):
+    """1 / std of ln A along rows, and the same as q and k would have it."""
+
+    what = "one over the deviation of ln A along rows, and 1/(sigma_q sigma_k)"
+    paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
+    shows: ClassVar = {"weights": "temperature", "qk": "temperature of q, k"}
+
+    def note(self, view: View) -> str | None:
+        return ABSOLUTE if view.signed else None
+
+    def measure(self, view: View) -> dict[str, Tensor]:
+        found = {"weights": row_variance(view).rsqrt()}
+        if view.q is not None and view.k is not None:
+            found["qk"] = temperature_of(view.q, view.k)
+        return found

@@ -1,0 +1,76 @@
+"""The mean of exponential and block attention on the CPU's kernels: the second writes onto what the first has left.
+
+So neither the block's output nor a second set of gradients ever exists.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.ops.cpu import exponential
+from linnet.ops.cpu.block import call_block
+from linnet.ops.custom_op import Operator
+from linnet.ops.memory import Maybe, dense, empty_rows, rows
+
+Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, real: Maybe, run: Maybe, ids: Maybe, block: int,
+    causal: bool, scale: float,
+) -> Outputs:  # fmt: skip
+    """The mean (B,H,N,E), then what `exponential.forward` gives."""
+    far = exponential.forward(q, k, v, alpha, beta, real, run, None, None, None, causal)
+    o = empty_rows(v)
+    views = rows(q), rows(k), rows(v), o, far[0], None, None, None
+    call_block("linnet_block", views, dense(real), dense(ids), block, False, causal, scale, join=True)
+    return o, *far
+
+
+def _fake(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, real: Maybe, run: Maybe, ids: Maybe, block: int,
+    causal: bool, scale: float,
+) -> Outputs:  # fmt: skip
+    return empty_rows(v), *exponential.fake(q, k, v, alpha, beta, real, run, None, None, None, causal)
+
+
+def _backward(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, real: Maybe, run: Maybe, ids: Maybe,
+    block: int, causal: bool, scale: float, far: Tensor, less: Tensor, r: Tensor, S: Maybe, z: Maybe, m: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k and v."""
+    dq, dk, dv, _, _ = exponential.backward(
+        g, None, None, q, k, v, alpha, beta, real, run, None, None, None, causal, far, less, r, S, z, m
+    )
+    views = rows(q), rows(k), rows(v), None, rows(g), dq, dk, dv
+    call_block("linnet_block_backward", views, dense(real), dense(ids), block, False, causal, scale, join=True)
+    return dq, dk, dv
+
+
+def _backward_fake(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, real: Maybe, run: Maybe, ids: Maybe,
+    block: int, causal: bool, scale: float, far: Tensor, less: Tensor, r: Tensor, S: Maybe, z: Maybe, m: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return empty_rows(q), empty_rows(k), empty_rows(v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+    *tensors, ctx.block, ctx.causal, ctx.scale = inputs
+    _, far, less, r, S, z, m = output
+    whole = (None, None) if ctx.causal or inputs[6] is not None else (S, z)  # what all queries read
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(*tensors, far, less, r, *whole, m)
+
+
+def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
+    saved = ctx.saved_tensors  # read once: activation checkpointing gives each tensor one time
+    inputs, outputs = saved[:8], saved[8:]
+    g = torch.zeros_like(saved[2]) if gradients[0] is None else gradients[0]
+    slopes = _cpu_backward(g, *inputs, ctx.block, ctx.causal, ctx.scale, *outputs)
+    return *slopes, None, None, None, None, None, None, None, None
+
+
+_cpu_backward = Operator("cpu_joined_backward", _backward, _backward_fake)
+joined = Operator("cpu_joined", _forward, _fake, (_save, _gradients))

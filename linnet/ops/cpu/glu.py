@@ -1,0 +1,55 @@
+"""The gated unit on the CPU's kernels: one pass forward, one backward, and only its input is saved."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.ops.cpu.arguments import SMALL, address, call
+from linnet.ops.custom_op import Operator
+from linnet.ops.memory import Maybe, rows
+
+ACTS = ("silu", "relu")  # in the order of their numbers in `struct Gate`
+
+
+def _call(name: str, x: Tensor, act: str, y: Maybe, g: Maybe, dx: Maybe) -> None:
+    """Fill in `struct Gate` and call the kernel."""
+    threads = torch.get_num_threads() if x.numel() > SMALL else 1
+    sizes = x.shape[0], x.shape[1] // 2, ACTS.index(act), threads
+    call(name, *sizes, address(x), x.stride(0), address(y), address(g), 0 if g is None else g.stride(0), address(dx))
+
+
+def _forward(x: Tensor, act: str) -> Tensor:
+    """act(a) * b (R,w) of [a, b] = x (R,2w)."""
+    y = _fake(x, act)
+    _call("linnet_gate", rows(x), act, y, None, None)
+    return y
+
+
+def _fake(x: Tensor, act: str) -> Tensor:
+    return x.new_empty(x.shape[0], x.shape[1] // 2)
+
+
+def _backward(g: Tensor, x: Tensor, act: str) -> Tensor:
+    """The gradient of x, both halves side by side."""
+    dx = _backward_fake(g, x, act)
+    _call("linnet_gate_backward", rows(x), act, None, rows(g), dx)
+    return dx
+
+
+def _backward_fake(g: Tensor, x: Tensor, act: str) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None:
+    x, ctx.act = inputs
+    ctx.save_for_backward(x)
+
+
+def _gradients(ctx: Any, g: Tensor) -> tuple[Maybe, ...]:
+    (x,) = ctx.saved_tensors
+    return _cpu_backward(g, x, ctx.act), None
+
+
+_cpu_backward = Operator("cpu_gate_backward", _backward, _backward_fake)
+gate = Operator("cpu_gate", _forward, _fake, (_save, _gradients))

@@ -1,0 +1,1 @@
+"""The HTML page about one run or several."""

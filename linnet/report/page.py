@@ -1,0 +1,202 @@
+"""The report: one HTML page about one run or several, which opens offline and loads nothing from outside.
+
+It is made from the files of run folders, whose text nobody has checked: all of it is escaped, and the page allows no
+script but its own two, which it names by their hashes.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from linnet import __version__
+from linnet.bench.costs import cost_figures, cost_note, cost_tables
+from linnet.errors import InputError
+from linnet.figures.figure import Figure, Series, to_plotly
+from linnet.report.attention import analysis_figures, gradient_figures, maps, readings, training_figures
+from linnet.report.runs import Run, number, read_runs
+from linnet.storage import write_text
+
+TEMPLATES = Path(__file__).parent / "templates"
+NOTHING = "–"
+CURVES = (  # title, label, records, key
+    ("Training loss", "nats per token", "train", "loss"),
+    ("Validation perplexity", "per token", "valid", "perplexity"),
+    ("Validation accuracy", "share of the answers", "valid", "accuracy"),
+    ("Learning rate", "", "train", "lr"),
+    ("Gradient norm", "before clipping", "train", "grad_norm"),
+)
+
+
+def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Write the page about the runs in `folders`; `out` defaults to `report.html`, in the folder of a single run."""
+    runs = read_runs([Path(folder) for folder in folders])
+    if out is None:
+        out = Path(folders[0] if len(folders) == 1 else ".") / "report.html"
+    write_text(out, render(runs))
+    return Path(out)
+
+
+def check_extra() -> None:
+    """The one-line error where the packages that a report needs are not installed."""
+    for package in ("jinja2", "plotly"):
+        if find_spec(package) is None:
+            raise InputError(f"a report needs {package}: pip install 'linnet[report]'")
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The page."""
+    check_extra()
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    pages = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    parts = {"Cost": [run.cost for run in runs], "Text": [run.sample for run in runs]}
+    extra = [name for name, found in parts.items() if any(part is not None for part in found)]
+    scripts = [get_plotlyjs(), (TEMPLATES / "report.js").read_text()]
+    return pages.get_template("report.html").render(
+        version=__version__,
+        tabs=["Training", "Attention", *extra, "Configuration", "Environment"],
+        runs=[summary(run) for run in runs],
+        curves=[_chart(figure) for figure in curves(runs)],
+        gradients=[_chart(figure) for figure in gradient_figures(runs)],
+        watched=[_chart(figure) for figure in training_figures(runs)],
+        layers=[_chart(figure) for figure in analysis_figures(runs)],
+        readings=readings(runs),
+        maps=maps(runs),
+        costs=[_cost(run) for run in runs if run.cost is not None],
+        samples=[_sample(run.name, run.sample) for run in runs if run.sample is not None],
+        tables=[
+            ("Configuration", compare([run.config for run in runs])),
+            ("Environment", compare([run.environment for run in runs])),
+        ],
+        style=Markup((TEMPLATES / "report.css").read_text()),  # these are our own files, and plotly's
+        scripts=[Markup(script) for script in scripts],
+        hashes=" ".join(f"'sha256-{_hash(script)}'" for script in scripts),
+    )
+
+
+def _hash(script: str) -> str:
+    """As a content security policy names a script."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The head of the page: what was trained, how far, and the numbers that one asks for first."""
+    about = (run.config.get("task"), run.section("model").get("preset"), run.section("data").get("corpus"))
+    return {
+        "name": run.name,
+        "state": _state(run),
+        "about": [_text(part) for part in about if part is not None],
+        "tiles": _tiles(run),
+    }
+
+
+def _state(run: Run) -> str:
+    """How far a run has come."""
+    steps = number(run.section("train").get("steps"))
+    if not run.train:
+        return "no step recorded yet"
+    step = run.train[-1]["step"]
+    return f"at step {step:,} of {steps:,.0f}" if steps is not None and step < steps else f"finished, {step:,} steps"
+
+
+def _tiles(run: Run) -> list[tuple[str, str, str]]:
+    """Label, value and remark of each number."""
+    best, parameters, tokens, seconds, speed = run.best(), run.parameters(), run.tokens(), run.seconds(), run.speed()
+    return [
+        (f"Validation {run.measure()}", f"{best[1]:.4g}", f"best, at step {best[0]:,}")
+        if best
+        else (f"Validation {run.measure()}", NOTHING, "not evaluated yet"),
+        ("Parameters", NOTHING if parameters is None else _short(parameters), _whole(parameters)),
+        ("Tokens read", NOTHING if tokens is None else _short(tokens), _whole(tokens)),
+        ("Seconds", NOTHING if seconds is None else f"{seconds:,.0f}", "training and evaluation"),
+        ("Tokens per second", NOTHING if speed is None else f"{speed:,.0f}", "median, while training"),
+    ]
+
+
+def _short(value: float) -> str:
+    """1234567 as "1.23 M"."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:g}"
+
+
+def _whole(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def curves(runs: Sequence[Run]) -> list[Figure]:
+    """What the training loop recorded, all runs in one figure each; a run without a value has no line there."""
+    figures = []
+    measures = {run.measure() for run in runs}
+    for title, label, split, key in CURVES:
+        if split == "valid" and key not in measures:
+            continue
+        series = []
+        for run in runs:
+            records = run.train if split == "train" else run.valid
+            y = [number(record.get(key)) for record in records]
+            series.append(Series(run.name, [record["step"] for record in records], y))
+        values = [y for line in series for y in line.y if y is not None]
+        wide = key not in ("lr", "accuracy") and bool(values) and max(values) > 10 * min(values) > 0
+        figures.append(Figure(title, "step", label, series, log_y=wide))
+    return figures
+
+
+def _chart(figure: Figure) -> dict[str, Any]:
+    """A figure as the template wants it; without `plot` where there is nothing to draw."""
+    empty = not any(y is not None for series in figure.series for y in series.y)
+    return {"title": figure.title, "plot": None if empty else to_plotly(figure)}
+
+
+def _cost(run: Run) -> dict[str, Any]:
+    """The measurement of a run's layers."""
+    charts = [_chart(figure) for figure in cost_figures(run.cost)]
+    return {"name": run.name, "charts": charts, "tables": cost_tables(run.cost), "note": cost_note(run.cost)}
+
+
+def _sample(name: str, sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Text that a run wrote: its prompt, what followed, and how it was drawn."""
+    prompt, text = _text(sample.get("prompt", "")), _text(sample.get("text", ""))
+    how = [f"{key.replace('_', ' ')} {_text(value)}" for key, value in sample.items() if key not in ("prompt", "text")]
+    return {"name": name, "prompt": prompt, "text": text.removeprefix(prompt), "how": ", ".join(how)}
+
+
+def compare(tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Tables side by side: groups of rows, a row for each key that any has, and whether its values differ."""
+    flat = [dict(_flatten(table)) for table in tables]
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for key in dict.fromkeys(key for table in flat for key in table):
+        group, _, name = key.rpartition(".")
+        values = [_text(table[key]) if key in table else NOTHING for table in flat]
+        groups.setdefault(group, []).append({"key": name, "values": values, "differs": len(set(values)) > 1})
+    return [{"name": name, "rows": rows} for name, rows in groups.items()]
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """("train.lr", 0.001) and so on; plain values before tables."""
+    for key, value in sorted(table.items(), key=lambda item: isinstance(item[1], Mapping)):
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _text(value: object) -> str:
+    """A value of a configuration for people."""
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,136 @@
+"""Runs as their folders tell them, also while they are being trained: nothing here trusts what it reads."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from linnet.config import read_toml
+from linnet.errors import InputError, LinnetError
+from linnet.instruments.analyze import check
+from linnet.storage import read_json, read_metrics
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the files of a run say; `sample` is text that it wrote, `cost` a measurement of its layers.
+
+    `instruments` are the records of its attention along training, `analysis` is what `linnet analyze` found.
+    """
+
+    name: str
+    config: Record
+    environment: Record
+    train: list[Record]
+    valid: list[Record]
+    timings: list[Record]
+    sample: Record | None = None
+    cost: Record | None = None
+    instruments: list[Record] = field(default_factory=list)
+    analysis: Record | None = None
+
+    def section(self, name: str) -> Record:
+        """A table of the configuration, empty where there is none."""
+        found = self.config.get(name)
+        return found if isinstance(found, dict) else {}
+
+    def measure(self) -> str:
+        """What the validation split is judged by: "accuracy" where that was recorded, else "perplexity"."""
+        return "accuracy" if any("accuracy" in record for record in self.valid) else "perplexity"
+
+    def best(self) -> tuple[int, float] | None:
+        """The step of the highest validation accuracy or of the lowest perplexity, and that."""
+        key, sign = self.measure(), -1 if self.measure() == "accuracy" else 1
+        found = [(record["step"], number(record.get(key))) for record in self.valid]
+        return min(((step, y) for step, y in found if y is not None), key=lambda pair: sign * pair[1], default=None)
+
+    def tokens(self) -> int | None:
+        """Tokens read so far."""
+        read = number(self.train[-1].get("tokens")) if self.train else None
+        return None if read is None else round(read)
+
+    def seconds(self) -> float | None:
+        """Time of training and evaluation so far."""
+        found = [number(record.get("seconds")) for record in self.timings]
+        return sum(s for s in found if s is not None) if found else None
+
+    def speed(self) -> float | None:
+        """Median of the tokens a second while training."""
+        found = [number(record.get("tokens_per_second")) for record in self.timings]
+        known = [rate for rate in found if rate is not None]
+        return median(known) if known else None
+
+    def parameters(self) -> int | None:
+        """Trainable numbers of the model, counted without building it; None for a model that linnet cannot build."""
+        import torch
+
+        from linnet.models.backbone import Model
+        from linnet.models.presets import model_config
+
+        try:
+            with torch.device("meta"):
+                model = Model(model_config(self.section("model")))
+        except (LinnetError, RuntimeError, ArithmeticError):  # torch's word for sizes beyond all bounds
+            return None
+        return sum(parameter.numel() for parameter in model.parameters())
+
+
+def number(value: object) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond what a float can hold
+        return None
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs in these folders, each called by its folder's name, or by its path where two have the same."""
+    if not folders:
+        raise InputError("no folder is named: a report is about one run or several")
+    plain = [folder.absolute().name for folder in folders]
+    names = plain if len(set(plain)) == len(plain) else [str(folder) for folder in folders]
+    return [_read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
+
+
+def _read_run(folder: Path, name: str) -> Run:
+    """One run; a folder that is none is a one-line error."""
+    if not (folder / "config.toml").is_file():
+        what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
+        raise InputError(f"{folder} {what}")
+    records = read_metrics(folder / "metrics.jsonl")
+    return Run(
+        name=name,
+        config=read_toml(folder / "config.toml"),
+        environment=_read_table(folder / "environment.json") or {},
+        train=[record for record in records if record.get("split") == "train"],
+        valid=[record for record in records if record.get("split") == "valid"],
+        timings=read_metrics(folder / "timings.jsonl"),
+        sample=_read_table(folder / "sample.json"),
+        cost=_read_table(folder / "cost.json"),
+        instruments=[record for record in records if record.get("split") == "instruments"],
+        analysis=_read_analysis(folder / "analysis/analysis.json"),
+    )
+
+
+def _read_analysis(path: Path) -> Record | None:
+    """The analysis in a file, or None where there is no file; what is none is a one-line error with its name."""
+    try:
+        return check(read_json(path)) if path.exists() else None
+    except LinnetError as error:
+        raise LinnetError(f"{path}: {error}") from None
+
+
+def _read_table(path: Path) -> Record | None:
+    """The table in a JSON file, or None where there is no file."""
+    if not path.exists():
+        return None
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise LinnetError(f"{path} is not a table")
+    return content

@@ -1,0 +1,206 @@
+"""The audit: `check_attention` over every registered mechanism and over the peers that are installed.
+
+The result is plain data, so that the table on the screen, the one in docs/audit.md and the JSON say the same.
+"""
+
+import math
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+import torch
+
+from linnet.attention.base import describe_attention
+from linnet.errors import unknown
+from linnet.registry import ATTENTION
+from linnet.testing.contract import Check, check_attention, difference
+from linnet.testing.peers import PEERS, MissingPeerError, Peer, Seeded
+
+HEADS, HEAD_DIM = 2, 8
+REPEAT = "a second call differs"
+COLUMNS = {  # heading -> the check that it shows
+    "reads future": "reads the future",
+    "batch mates": "reads batch mates",
+    "padding": "padding changes the result",
+    "packing": "packing changes the result",
+    "recurrent form": "recurrent form differs",
+    "bfloat16": "bfloat16 differs from float32",
+    "second call": REPEAT,
+}
+Group = Literal["ours", "by design", "peer"]  # we answer for "ours"; "by design" leaks and says so
+
+
+class Measured(TypedDict):
+    """One check of a row; `worst` is None where a result was not finite or the call failed."""
+
+    name: str
+    worst: float | None
+    bound: float
+    passed: bool
+
+
+class Row(TypedDict):
+    """One attention in one form."""
+
+    name: str
+    group: Group
+    form: str
+    passed: bool
+    seconds: float
+    checks: list[Measured]
+
+
+class Audit(TypedDict):
+    """What an audit found; `passed` speaks of our own mechanisms only."""
+
+    passed: bool
+    versions: dict[str, str]
+    rows: list[Row]
+    skipped: list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row to be measured."""
+
+    name: str
+    group: Group
+    causal: bool
+    mechanism: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    peer: Peer | None = None
+
+    @property
+    def form(self) -> str:
+        return "causal" if self.causal else "bidirectional"
+
+
+def choose_cases(names: Sequence[str] = (), peers: bool = True) -> list[Case]:
+    """The rows in order: ours by name, then the peers; `names` are mechanisms or packages, none means all."""
+    forms = {"causal": True, "bidirectional": False}
+    ours = [
+        Case(name, "ours", causal, name)
+        for name in ATTENTION.names()
+        for form, causal in forms.items()
+        if describe_attention(name)[form]
+    ]
+    tensor = {"statistics": "tensor"}  # what the code of the LLN paper does
+    released = [Case("lln statistics=tensor", "by design", causal, "lln", tensor) for causal in forms.values()]
+    foreign = [Case(peer.name, "peer", peer.causal, peer=peer) for peer in PEERS] if peers else []
+    cases = sorted([*ours, *released], key=lambda case: case.name) + foreign
+    keys = [case.peer.package if case.peer else case.mechanism for case in cases]
+    for name in names:
+        if name not in keys:
+            raise unknown("attention", name, set(keys))
+    return [case for case, key in zip(cases, keys, strict=True) if not names or key in names]
+
+
+def run_audit(cases: Sequence[Case], show: Callable[[int, int], None] = lambda done, total: None) -> Audit:
+    """Measure every case and tell `show` how many are done; a peer that is absent or breaks is skipped, with why."""
+    rows: list[Row] = []
+    skipped: list[dict[str, str]] = []
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    for done, case in enumerate(cases):
+        show(done, len(cases))
+        if case.peer is None:
+            rows.append(_row(case, _measure_ours))
+            continue
+        try:
+            rows.append(_row(case, _measure_peer))
+            versions[case.peer.package] = str(case.peer.version)
+        except MissingPeerError as error:
+            skipped.append({"name": case.name, "form": case.form, "reason": str(error)})
+        except Exception as error:  # noqa: BLE001  whatever a foreign library raises is its result, not our failure
+            reason = f"breaks while it is measured: {type(error).__name__}: {error}"
+            skipped.append({"name": case.name, "form": case.form, "reason": reason})
+    show(len(cases), len(cases))
+    passed = all(row["passed"] for row in rows if row["group"] == "ours")
+    return {"passed": passed, "versions": versions, "rows": rows, "skipped": skipped}
+
+
+def _row(case: Case, measure: Callable[[Case], list[Check]]) -> Row:
+    start = time.perf_counter()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # of the mechanism's own parameters
+        checks = measure(case)
+    return {
+        "name": case.name,
+        "group": case.group,
+        "form": case.form,
+        "passed": all(check.passed for check in checks),
+        "seconds": round(time.perf_counter() - start, 2),
+        "checks": [
+            {
+                "name": check.name,
+                "worst": check.worst if math.isfinite(check.worst) else None,
+                "bound": check.bound,
+                "passed": check.passed,
+            }
+            for check in checks
+        ],
+    }
+
+
+def _measure_ours(case: Case) -> list[Check]:
+    return check_attention(
+        case.mechanism, causal=case.causal, heads=HEADS, head_dim=HEAD_DIM, raises=False, options=case.options
+    ).checks
+
+
+def _measure_peer(case: Case) -> list[Check]:
+    """A peer that draws random numbers is measured with fixed ones, but for the check that asks about just that."""
+    peer = case.peer
+    assert peer is not None
+    attention = peer.load(HEADS, HEAD_DIM)
+    if not peer.random:
+        return check_attention(attention, causal=peer.causal, heads=HEADS, head_dim=HEAD_DIM, raises=False).checks
+    seeded = Seeded(attention)
+    checks = check_attention(seeded, causal=peer.causal, heads=HEADS, head_dim=HEAD_DIM, raises=False).checks
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(2, HEADS, 256, HEAD_DIM) for _ in range(3))
+        worst = difference(attention(q, k, v), attention(q, k, v))
+    return [Check(REPEAT, worst, check.bound) if check.name == REPEAT else check for check in checks]
+
+
+def cell(row: Row, heading: str) -> tuple[str, bool | None]:
+    """The text of a cell of the table and whether it passed; None where the promise is not made."""
+    for check in row["checks"]:
+        if check["name"] == COLUMNS[heading]:
+            return _number(check["worst"]), check["passed"]
+    return "-", None
+
+
+def _number(worst: float | None) -> str:
+    if worst is None:
+        return "inf"
+    return "0" if worst == 0 else f"{worst:.2g}" if worst >= 1e-3 else f"{worst:.0e}"
+
+
+def verdict(row: Row) -> str:
+    """One word."""
+    return "passes" if row["passed"] else "fails"
+
+
+def markdown(audit: Audit, groups: Sequence[Group]) -> str:
+    """The table of some groups for a document; what fails is bold."""
+    lines = [["attention", "form", *COLUMNS, "verdict"]]
+    lines.append(["---"] * len(lines[0]))
+    for row in audit["rows"]:
+        if row["group"] in groups:
+            cells = [cell(row, heading) for heading in COLUMNS]
+            shown = [f"**{text}**" if passed is False else text for text, passed in cells]
+            lines.append([f"`{row['name']}`", row["form"], *shown, verdict(row)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def failures(audit: Audit) -> list[str]:
+    """A line for each check that one of ours fails, those without a column too."""
+    return [
+        f"{row['name']}, {row['form']}: {check['name']}: {_number(check['worst'])} (allowed {_number(check['bound'])})"
+        for row in audit["rows"]
+        for check in row["checks"]
+        if row["group"] == "ours" and not check["passed"]
+    ]

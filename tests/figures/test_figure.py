@@ -1,0 +1,130 @@
+"""Figures: both renderers draw the same data, whatever its text is."""
+
+import itertools
+import json
+import sys
+
+import pytest
+from matplotlib.figure import Figure as Canvas
+from PIL import Image
+
+from linnet.errors import InputError
+from linnet.figures.figure import COLORS, LINE, Figure, Series, _draw, save_figures, to_plotly
+
+HOSTILE = "<script>alert(1)</script> $\\frac{ & _hidden </script> <a href='https://a.b'>"
+LINES = [Series("a", [1, 10], [2.0, None]), Series(HOSTILE, [1, 10], [3.0, float("nan")], [2.0, 1.0], [4.0, 5.0])]
+FIGURE = Figure(HOSTILE, "tokens", HOSTILE, LINES, log_x=True, log_y=True, note=HOSTILE)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_plotly_accepts_every_property(log):
+    from plotly.graph_objects import Figure as Checked
+
+    figure = Figure("t", "x", "y", LINES, log_x=log, log_y=log)
+    found = Checked(to_plotly(figure))
+    assert found.data[0].name == "a"
+    assert found.layout.xaxis.title.text == "x"
+
+
+def test_plotly_gets_no_markup_and_no_number_that_json_lacks():
+    plot = to_plotly(FIGURE)
+    text = json.dumps(plot, allow_nan=False)
+    assert "<" not in text.replace("<extra></extra>", "")
+    assert plot["data"][1]["y"] == [3.0, None]
+    assert plot["data"][1]["name"].startswith("&lt;script&gt;alert(1)")
+    assert plot["data"][1]["error_y"]["array"][0] == 1.0
+
+
+@pytest.mark.parametrize("x,counted", [([0, 1, 2], True), ([3], True), ([0, 10, 20], False), ([0.5, 1.5], False)])
+def test_nothing_lies_between_layers(x, counted):
+    plot = to_plotly(Figure("t", "layer", "y", [Series("a", x, x)]))
+    assert plot["layout"]["xaxis"].get("tickvals") == (x if counted else None)
+
+
+@pytest.mark.parametrize(("values", "dtick"), [([0.2, 3.0], "D2"), ([0.25, 5e10], 3), ([None, None], "D2")])
+def test_ticks_of_many_decades_are_few(values, dtick, tmp_path):
+    figure = Figure("t", "x", "y", [Series("a", [0, 1], values)], log_y=True)
+    assert to_plotly(figure)["layout"]["yaxis"]["dtick"] == dtick
+    save_figures([figure], tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert drawn.count('id="ytick_') <= 10
+
+
+def test_large_numbers_have_room_beside_each_other(tmp_path):
+    steps = range(500, 16_000, 500)
+    save_figures([Figure("t", "step", "y", [Series("a", steps, steps)])], tmp_path / "a.svg")
+    assert 3 <= (tmp_path / "a.svg").read_text().count('id="xtick_') <= 6
+
+
+@pytest.mark.parametrize(("longest", "mode"), [(25, "lines+markers"), (26, "lines")])
+def test_all_lines_of_a_figure_have_markers_or_none_has(longest, mode):
+    lines = [Series("long", range(longest), range(longest)), Series("short", [0, 1], [0, 1])]
+    assert [trace["mode"] for trace in to_plotly(Figure("t", "x", "y", lines))["data"]] == [mode, mode]
+
+
+def test_lines_differ_beyond_the_last_color():
+    lines = [Series(str(i), [0, 1], [i, i]) for i in range(2 * len(COLORS))]
+    looks = {(t["line"]["color"], t["line"]["dash"]) for t in to_plotly(Figure("t", "x", "y", lines))["data"]}
+    assert len(looks) == 2 * len(COLORS)
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")])
+def test_the_same_figure_is_the_same_file(tmp_path, suffix, start):
+    for name in ("a", "b"):
+        save_figures([FIGURE, FIGURE], tmp_path / f"{name}{suffix}", {"Key": "value"})
+    first = (tmp_path / f"a{suffix}").read_bytes()
+    assert first.startswith(start)
+    assert first == (tmp_path / f"b{suffix}").read_bytes()
+    if suffix == ".png":
+        assert Image.open(tmp_path / "a.png").text["Key"] == "value"
+
+
+def test_every_line_is_drawn_and_named(tmp_path):
+    lines = [Series("first", [1, 2], [1, 2]), Series("second", [1, 2], [1, 2])]
+    save_figures([Figure("t", "x", "y", lines)], tmp_path / "f.svg")
+    drawn = (tmp_path / "f.svg").read_text()
+    assert all(color in drawn for color in COLORS[:2])
+    assert "first" in drawn
+    assert "second" in drawn
+
+
+def test_what_has_no_place_on_a_logarithmic_axis_is_a_gap(tmp_path):
+    figure = Figure("t", "x", "y", [Series("a", [1, 2], [0, 5]), Series("b", [1, 2], [-1, 0])], log_y=True)
+    assert [trace["y"] for trace in to_plotly(figure)["data"]] == [[None, 5], [None, None]]
+    save_figures([figure], tmp_path / "f.png")
+
+
+def test_an_empty_figure_is_drawn(tmp_path):
+    save_figures([Figure("t", "x", "y", [Series("a", [], [])], log_y=True)], tmp_path / "f.png")
+    assert to_plotly(Figure("t", "x", "y", []))["data"] == []
+
+
+@pytest.mark.parametrize("name", ["f.txt", "f", "missing/f.png"])
+def test_a_file_that_cannot_be_is_one_line(tmp_path, name):
+    with pytest.raises(InputError) as error:
+        save_figures([FIGURE], tmp_path / name)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r"pip install 'linnet\[report\]'"):
+        save_figures([FIGURE], tmp_path / "f.png")
+
+
+def test_names_of_circles_that_lie_on_each_other_stay_legible(tmp_path, recwarn):
+    names = [f"system {i}" for i in range(8)]
+    crowd = [Series(name, [2.0 + 0.01 * i], [38.0 + 0.01 * i], sizes=[i + 1]) for i, name in enumerate(names)]
+    alone = Series("alone", [0.2], [40.0], sizes=[3])
+    figure = Figure("Circles", "speed", "score", [*crowd, alone], log_x=True)
+    axes = Canvas().subplots()
+    _draw(axes, figure)
+    heights = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    assert set(heights) == {*names, "alone"}
+    among = sorted(heights[name] for name in names)
+    assert min(above - below for below, above in itertools.pairwise(among)) > 0.9 * LINE
+    center = axes.transAxes.inverted().transform(axes.transData.transform((0.2, 40.0)))
+    assert heights["alone"] == pytest.approx(center[1])
+    save_figures([figure], tmp_path / "circles.png")
+    assert not recwarn.list

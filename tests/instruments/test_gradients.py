@@ -1,0 +1,164 @@
+"""Gradients with respect to scores: the closed forms against autograd, each within its bound; deviations over time."""
+
+import pytest
+import torch
+
+import linnet
+from linnet.attention.elu import phi
+from linnet.errors import InputError
+from linnet.instruments import gradient_deviation
+from linnet.instruments.base import of_mixer
+from linnet.instruments.gradient_bound import (
+    linear_gradient,
+    norm_bound,
+    norm_gradient,
+    softmax_gradient,
+    unbounded,
+)
+from linnet.instruments.gradient_deviation import deviation_of_records
+from linnet.ops.rms import srms
+from linnet.registry import INSTRUMENT
+
+WIDE = torch.float64
+
+
+def jacobian(p, s):
+    """|dp_j/ds_k| of a row."""
+    return torch.autograd.functional.jacobian(p, s).abs()
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
+def test_softmax_is_bounded_by_a_quarter(scale):
+    s = torch.randn(20, 9, dtype=WIDE) * scale
+    closed = softmax_gradient(s)
+    for row, found in zip(s, closed, strict=True):
+        exact = jacobian(lambda x: x.softmax(dim=-1), row)
+        assert torch.allclose(exact.diagonal(), found)
+        assert float(exact.max()) <= float(found.max()) + 1e-15
+        assert float(exact.max()) <= 0.25
+    assert float(softmax_gradient(torch.zeros(2, dtype=WIDE)).max()) == 0.25  # and the bound is reached
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 50.0])
+def test_linear_attention_is_bounded_by_its_scores_only(scale):
+    s = torch.rand(20, 9, dtype=WIDE) * scale + 1e-12
+    closed = linear_gradient(s)
+    for row, found in zip(s, closed, strict=True):
+        exact = jacobian(lambda x: x / x.sum(), row)
+        assert torch.allclose(exact.diagonal(), found)
+        assert bool((exact <= 1 / (4 * row) + 1e-9).all())
+
+
+@pytest.mark.parametrize("largest", [1.0, 1e3, 1e12])
+def test_the_construction_exceeds_any_bound(largest):
+    q, k = unbounded(largest, N=7, D=4)
+    s = phi(q) @ phi(k).mT
+    assert float(jacobian(lambda x: x / x.sum(), s[0]).max()) > largest
+    assert float(linear_gradient(s).max()) > largest
+    with pytest.raises(InputError, match="largest is -1"):
+        unbounded(-1.0)
+
+
+@pytest.mark.parametrize("under_root", [True, False])
+@pytest.mark.parametrize("scale", [1e-6, 1e-2, 1.0])
+def test_a_norm_bounds_the_gradient(under_root, scale):
+    eps = 1e-3
+    A, v = torch.randn(5, 12, dtype=WIDE) * scale, torch.randn(12, 6, dtype=WIDE)
+
+    def o(weights):
+        x = weights @ v
+        square = x.square().mean(dim=-1, keepdim=True)
+        return x / (square + eps).sqrt() if under_root else srms(x, eps=eps)
+
+    found = norm_gradient(A, v, eps, under_root)
+    for row, closed in zip(A, found, strict=True):
+        assert torch.allclose(jacobian(o, row).sum(dim=0), closed)
+    c2 = float(v.abs().max())
+    bound = norm_bound(1, c2, 6, eps, under_root)
+    assert bound == pytest.approx(3 * c2 * 6 / (2 * (eps**0.5 if under_root else eps)))
+    assert float(found.max()) <= bound
+
+
+def test_the_bound_of_a_norm_is_of_the_right_size():
+    """At a zero output each form lets the gradient reach two thirds of its bound."""
+    A, v = torch.zeros(1, 3, dtype=WIDE), torch.ones(3, 6, dtype=WIDE)
+    for under_root in (True, False):
+        found = float(norm_gradient(A, v, 1e-4, under_root).max())
+        assert found == pytest.approx(norm_bound(1, 1, 6, 1e-4, under_root) * 2 / 3)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_gradient_of_a_layer_through_its_norm(causal):
+    """The instrument's sum over the merged width, against autograd through the layer's own norm."""
+    layer = linnet.create_mixer("norm", width=12, heads=2, causal=causal).eval()
+    x = torch.randn(1, 9, 12)
+    x[:, 6:] *= 20  # if queries saw them, these would be the largest
+    view = of_mixer(layer, x)
+    A, v = layer.core.weights(view.q, view.k).double(), view.v.double()
+    largest = torch.zeros(2, dtype=WIDE)
+    for h in range(2):
+        for t in range(9):
+
+            def o(row, h=h, t=t):
+                changed = torch.cat([A[:, :h], A[:, h : h + 1].clone(), A[:, h + 1 :]], dim=1)
+                changed[0, h, t] = row
+                return layer.core.finish(changed @ v)[0, :, t].flatten()
+
+            scores = jacobian(o, A[0, h, t]).sum(dim=0)
+            largest[h] = max(largest[h], scores[: t + 1 if causal else 9].max())  # of keys that a query sees
+    found = INSTRUMENT["gradient_bound"]().measure(view)
+    assert torch.allclose(found["largest"][0], largest, rtol=1e-5)
+    assert bool((found["largest"] <= found["bound"]).all())
+
+
+@pytest.mark.parametrize(
+    ("name", "causal"),
+    [*((name, causal) for name in ("softmax", "elu", "lln", "diag") for causal in (True, False)), ("bigbird", False)],
+)
+def test_the_gradient_of_a_layer(name, causal):
+    view = of_mixer(linnet.create_mixer(name, width=12, heads=2, causal=causal).eval(), torch.randn(2, 30, 12))
+    instrument = INSTRUMENT["gradient_bound"]()
+    assert instrument.refusal(view) is None
+    found = instrument.measure(view)
+    assert bool((found["largest"] <= found["bound"] + 1e-12).all())
+    if name == "elu":
+        s = phi(view.q.double()) @ phi(view.k.double()).mT
+        s = s.tril() if causal else s
+        exact = linear_gradient(s)
+        exact = torch.where(s > 0, exact, 0)
+        assert torch.allclose(found["largest"], exact.amax(dim=(2, 3)))
+
+
+def test_the_gradient_of_rela_is_that_of_its_live_scores():
+    """Of a score in the block that ReLU lets through; all others have none."""
+    layer = linnet.create_mixer("diag", width=8, heads=1, causal=False, kind="rela", block=4, positions="none").eval()
+    view = of_mixer(layer, torch.randn(1, 8, 8))
+    q, k, v = (x[0, 0].double() for x in (view.q, view.k, view.v))
+    s = (q @ k.mT) / 8**0.5
+    block = torch.block_diag(*[torch.ones(4, 4)] * 2).bool()
+    largest = 0.0
+    for t in range(8):
+        exact = jacobian(lambda row, t=t: srms((row.relu() * block[t]) @ v), s[t])
+        largest = max(largest, float(exact.sum(dim=0).max()))
+    found = INSTRUMENT["gradient_bound"]().measure(view)
+    assert found["largest"].item() == pytest.approx(largest, rel=1e-5)
+    assert found["largest"].item() <= found["bound"].item()
+
+
+def test_deviation_over_updates():
+    norms = torch.tensor([[1.0, 2.0], [3.0, 2.0]])
+    assert gradient_deviation(norms).tolist() == [0.5, 0.0]
+    with pytest.raises(InputError, match="two updates or more"):
+        gradient_deviation(torch.ones(1))
+    with pytest.raises(InputError, match="finite"):
+        gradient_deviation(torch.tensor([1.0, torch.nan]))
+
+
+def test_deviation_from_the_means_of_records():
+    norms = torch.rand(17, 3, dtype=WIDE) + 0.1
+    records = [
+        {"updates": len(g), "grad_means": g.mean(dim=0).tolist(), "grad_squares": g.square().mean(dim=0).tolist()}
+        for g in norms.split([5, 5, 5, 2])
+    ]
+    assert torch.allclose(deviation_of_records([{"step": 1}, *records]), gradient_deviation(norms))
+    assert deviation_of_records([{"step": 1}]) is None

@@ -1,0 +1,220 @@
+"""Views: the same numbers from weights, mixers and models, by rows and as a whole, for every mechanism."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import linnet
+from linnet.errors import InputError, LinnetError
+from linnet.instruments import base
+from linnet.instruments.analyze import measure
+from linnet.instruments.base import View, of_mixer, of_model, of_weights
+from linnet.instruments.entropy import measure_entropy
+from linnet.instruments.spectral_gap import arnoldi_radius, gap, product
+from linnet.registry import INSTRUMENT
+
+FORMS = [
+    (name, causal)
+    for name in linnet.list_attention()
+    for causal in (True, False)
+    if linnet.describe_attention(name)["causal" if causal else "bidirectional"]
+]
+each_form = pytest.mark.parametrize("name,causal", FORMS)
+
+
+def mixer(name: str, causal: bool, **options: object) -> torch.nn.Module:
+    return linnet.create_mixer(name, width=24, heads=3, causal=causal, **options).eval()
+
+
+@each_form
+def test_rows_are_those_of_the_dense_weights(name, causal, monkeypatch):
+    layer, x = mixer(name, causal), torch.randn(2, 70, 24)
+    with torch.no_grad():
+        A = layer.weights(x)
+    scale, few = float(A.abs().max()), 2 * layer.core.heads * 70 * 16
+    for entries, held in ((base.ENTRIES, base.HELD), (few, 0)):  # in one piece, and by 16 rows
+        monkeypatch.setattr(base, "ENTRIES", entries)
+        monkeypatch.setattr(base, "HELD", held)
+        view = of_mixer(layer, x)
+        rows = torch.cat([part for _, part in view.rows()], dim=2)
+        assert float((rows - A).abs().max()) <= 1e-5 * scale
+        assert [start for start, _ in view.rows()] == ([0] if held else [0, 16, 32, 48, 64])
+
+
+@each_form
+def test_every_instrument_measures_or_says_why_not(name, causal):
+    subject = mixer(name, causal)
+    view = of_mixer(subject, torch.randn(2, 70, 24))
+    (layer,) = measure([view])["layers"]
+    for key in INSTRUMENT.names():
+        instrument = INSTRUMENT[key]
+        assert instrument.what and instrument.paper
+        if instrument.reads == "gradients" or not instrument.usual:
+            continue
+        if key in layer["refused"]:
+            assert layer["refused"][key] and "\n" not in layer["refused"][key]
+            continue
+        found = layer["values"][key]
+        assert set(instrument.shows) <= set(found)
+        assert all(len(value) == subject.core.heads and None not in value for value in found.values()), key
+    assert {"entropy", "temperature", "local_score", "lognormal_fit", "moment_matching"} <= set(layer["values"])
+
+
+def test_signed_and_unnormalized_weights_are_told():
+    view = of_mixer(mixer("norm", False, phi="elu"), torch.randn(1, 40, 24))
+    assert view.signed and not view.normalized
+    assert "absolute" in INSTRUMENT["entropy"]().note(view)
+    assert "absolute" in INSTRUMENT["temperature"]().note(view)
+    for name in ("local_score", "attention_map"):
+        assert INSTRUMENT[name]().note(view) == "rows divided by their sum"
+    assert "the gap below 0" in INSTRUMENT["spectral_gap"]().note(view)
+    assert "absolute values, gap of rows divided" in INSTRUMENT["concentration"]().note(view)
+    positive = of_mixer(mixer("kernelized", False), torch.randn(1, 40, 24))
+    for name in ("entropy", "local_score", "attention_map", "spectral_gap", "concentration"):
+        assert INSTRUMENT[name]().note(positive) == "rows divided by their sum"
+    plain = of_mixer(mixer("softmax", False), torch.randn(1, 40, 24))
+    assert plain.normalized and not plain.signed
+    assert INSTRUMENT["entropy"]().note(plain) is None
+
+
+def test_a_row_without_a_weight_does_not_count():
+    layer = mixer("diag", False, kind="rela", positions="none")
+    x = torch.randn(1, 30, 24)
+    with torch.no_grad():
+        layer.qkv.weight.zero_()
+        layer.qkv.bias.zero_()
+    view = of_mixer(layer, x)  # all weights are relu(0)
+    assert measure_entropy(view)["bits"].isnan().all()
+    with pytest.raises(LinnetError, match="sums to 0"):
+        gap(view)
+    with pytest.raises(LinnetError, match="sums to 0"):
+        arnoldi_radius(lambda x: x / 0, (1, 2, 8))
+
+
+@pytest.mark.parametrize("name,options", [("lln", {}), ("elu", {}), ("norm", {"positions": "none"})])
+def test_the_gap_of_features_is_that_of_the_weights(name, options):
+    view = of_mixer(mixer(name, False, **options), torch.randn(2, 90, 24) * 3)
+    A = torch.cat([rows for _, rows in view.stochastic()], dim=2)
+    assert torch.allclose(gap(view), torch.stack([gap(of_weights(a))[0] for a in A]), atol=1e-9)
+
+
+@pytest.mark.parametrize("name,shift,scale", [("lln", 40, 0.05), ("lln", -40, 0.05), ("performer", 0, 40)])
+def test_features_of_large_scores_are_those_of_the_weights(name, shift, scale):
+    """Where e^q and e^k leave what a number can be, though the weights do not."""
+    core = linnet.create_attention(name, heads=2, head_dim=8, causal=False).double().eval()
+    q, k = torch.randn(2, 1, 2, 40, 8, dtype=torch.float64) * scale + shift
+    found = core.rows(q, k, 5, 20)
+    assert torch.allclose(found, core.weights(q, k)[:, :, 5:20], rtol=1e-6, atol=1e-9)
+    view = View(name, (1, 2, 40), False, lambda start, stop: core.rows(q, k, start, stop), core, q, k, k)
+    assert torch.allclose(gap(view)[0], gap(of_weights(core.weights(q, k)[0]))[0], atol=1e-6)
+
+
+def test_the_iterated_gap_is_that_of_all_eigenvalues():
+    for name in ("softmax", "diag", "lln"):
+        view = of_mixer(mixer(name, False), torch.randn(1, 150, 24) * 2)
+        iterated = 1 - arnoldi_radius(lambda x, view=view: product(view, x) - x.mean(dim=2, keepdim=True), view.shape)
+        A = torch.cat([rows for _, rows in view.stochastic()], dim=2)
+        assert torch.allclose(iterated, gap(of_weights(A[0])), atol=1e-3), name
+
+
+def test_the_iterated_gap_of_few_eigenvalues():
+    """Where the iteration finds all there is to find after a step or two; heads that take longer go on beside them."""
+    N = 200
+    own, flat = torch.eye(N, dtype=torch.float64), torch.full((N, N), 1 / N, dtype=torch.float64)
+    halves = torch.block_diag(*[torch.full((N // 2, N // 2), 2 / N, dtype=torch.float64)] * 2)
+    rough = torch.randn(N, N, dtype=torch.float64).softmax(dim=-1)
+    A = torch.stack([own, flat, (own + flat) / 2, halves, halves.roll(N // 2, dims=0), rough])[None]
+    for known in (A, A[:, :1], A[:, 2:3]):
+        iterated = 1 - arnoldi_radius(lambda x, A=known: A @ x - x.mean(dim=2, keepdim=True), (1, known.shape[1], N))
+        assert torch.allclose(iterated, gap(of_weights(known[0])), atol=1e-4)
+
+
+def test_a_model_is_seen_layer_by_layer():
+    sizes = {"vocab_size": 50, "width": 24, "heads": 3}
+    model = linnet.create_model("transnormer_t2_roberta_small", layers=["diag", "diag+norm"], **sizes)
+    ids = torch.randint(0, 50, (2, 40))
+    with pytest.raises(InputError, match="training mode"):
+        of_model(model, ids)
+    views = of_model(model.eval(), ids)
+    assert [view.name for view in views] == ["layer 0 diag", "layer 1 diag", "layer 1 norm"]
+    assert all(view.shape == (2, 3, 40) and not view.causal for view in views)
+    x = model.embed(ids)
+    expected = model.blocks[0].mixers[0].weights(model._place(x, torch.arange(40)))
+    assert torch.allclose(next(views[0].rows())[1], expected.double(), atol=1e-6)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_what_has_no_attention_is_one_line():
+    with pytest.raises(InputError, match="Linear has no attention of linnet"):
+        of_model(torch.nn.Linear(2, 2).eval(), torch.zeros(1, 2, dtype=torch.long))
+    with pytest.raises(InputError, match="training mode"):
+        of_mixer(mixer("softmax", True).train(), torch.randn(1, 4, 24))
+
+
+def test_nan_weights_are_one_line():
+    with pytest.raises(InputError, match="NaN or infinite"):
+        measure_entropy(of_mixer(mixer("softmax", True), torch.full((1, 4, 24), torch.nan)))
+    with pytest.raises(InputError, match="NaN or infinite"):
+        INSTRUMENT["gradient_bound"]().measure(of_mixer(mixer("norm", True), torch.full((1, 4, 24), torch.nan)))
+
+
+def test_names_are_known_without_torch():
+    program = "import sys\nfrom linnet.registry import INSTRUMENT\nprint(*INSTRUMENT.names())\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program + "sys.exit('torch' in sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == INSTRUMENT.names()
+    assert {"entropy", "temperature", "spectral_gap", "local_score", "lognormal_fit"} <= set(INSTRUMENT.names())
+
+
+LONG = """
+import resource, sys
+import torch
+import linnet
+from linnet.instruments.base import of_mixer
+from linnet.registry import INSTRUMENT
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # GiB
+
+torch.manual_seed(0)
+names, instruments = sys.argv[2].split(","), [INSTRUMENT[name]() for name in sys.argv[3:]]
+mixers = [linnet.create_mixer(name, width=32, heads=1, causal=False).eval() for name in names]
+for N in (64, int(sys.argv[1])):
+    before = peak()
+    for mixer in mixers:
+        view = of_mixer(mixer, torch.randn(1, N, 32))
+        for instrument in instruments:
+            assert all(bool(value.isfinite().all()) for value in instrument.measure(view).values())
+print(peak() - before, peak())
+"""
+
+
+def memory(N: int, mechanisms: str, instruments: list[str]) -> list[float]:
+    """Gibibytes: by how much measuring N tokens raised the peak of a process, and that peak."""
+    program = [sys.executable, "-c", LONG, str(N), mechanisms, *instruments]
+    return [float(x) for x in subprocess.run(program, capture_output=True, text=True, check=True).stdout.split()]
+
+
+@pytest.mark.parametrize(
+    "names,instruments",
+    [
+        ("softmax,lln,diag", ["entropy", "local_score"]),
+        ("kernelized,flash_quad", ["entropy"]),
+        ("softmax", ["spectral_gap"]),
+    ],
+)
+def test_long_sequences_are_streamed(names, instruments):
+    """Less is held than one whole matrix of weights in float64."""
+    more, _ = memory(4096, names, instruments)
+    assert more < 4096 * 4096 * 8 / 2**30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["softmax", "lln", "norm"])
+def test_16384_tokens_fit_into_2_gib(name):
+    usual = [key for key in INSTRUMENT.names() if INSTRUMENT[key].usual and INSTRUMENT[key].reads == "weights"]
+    _, whole = memory(16_384, name, usual)
+    assert whole < 2.0

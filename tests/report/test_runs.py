@@ -1,0 +1,29 @@
+"""Runs read from their folders: what cannot be built has no parameters, and nothing more happens."""
+
+import pytest
+
+from linnet.report.runs import Run
+
+FIELDS = {"layers": ["diag", "norm"], "width": 8, "heads": 2, "ffn_width": 8, "vocab_size": 11, "causal": True}
+
+
+def parameters(**changes: object) -> int | None:
+    return Run("x", {"model": {**FIELDS, **changes}}, {}, [], [], []).parameters()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"width": 10**12},
+        {"width": True},
+        {"layers": "diag"},
+        {"layers": ["linformer"], "causal": True},
+        {"layers": ["lln_diag"], "options": {"lln_diag": {"block": -1}}},
+        {"layers": ["cosformer"], "options": {"cosformer": {"max_length": 10**30}}},
+        {"preset": "nothing"},
+    ],
+    ids=str,
+)
+def test_a_model_that_cannot_be_built_has_no_parameters(changes):
+    assert parameters() is not None
+    assert parameters(**changes) is None

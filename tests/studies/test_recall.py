@@ -1,0 +1,91 @@
+"""The rendering of the study recall: its table, its figure, and what it refuses."""
+
+import copy
+import re
+
+import pytest
+from PIL import Image
+
+from linnet.errors import LinnetError
+from linnet.figures.figure import to_plotly
+from linnet.storage import write_json
+from linnet.studies.recall import by_mechanism, recall_figures, recall_markdown
+from linnet.studies.results import digest, render
+
+NAMES = ["softmax", "norm", "lln", "elu", "diag", "lln_diag", "performer", "cosformer"]
+NAMES += ["long_short", "flash", "flash_quad"]
+
+
+def record(name: str, seed: int, accuracies: list[float]) -> dict:
+    """A record as `linnet reproduce recall` writes it, with numbers that are easy to check."""
+    return {
+        "study": "recall",
+        "row": name,
+        "seed": seed,
+        "command": "linnet reproduce recall --scale cpu",
+        "config": {
+            "task": "recall",
+            "seed": seed,
+            "data": {"pairs": [4, 8], "context": 24, "vocab_size": 41},
+            "model": {"layers": ["diag", name]},
+            "train": {"steps": 10, "batch": 2, "lr": 0.003},
+        },
+        "parameters": 1234,
+        "tokens": 480,
+        "seconds": 5.4,
+        "environment": {"threads": 1, "linnet": "0.1.0", "torch": "2.13.0", "samples": {"test": 1000}},
+        "curve": [],
+        "test": {"accuracy": 0.5, "accuracy_4_pairs": accuracies[0], "accuracy_8_pairs": accuracies[1]},
+    }
+
+
+RECORDS = [record("elu", 0, [0.5, 0.25]), record("softmax", 1, [0.98, 0.9]), record("softmax", 0, [1.0, 0.8])]
+
+
+def test_the_table_has_the_mean_and_the_range():
+    lines = recall_markdown(RECORDS).splitlines()
+    assert lines[0] == "| mechanism | parameters | seeds | 4 pairs | 8 pairs | seconds |"
+    assert lines[2] == "| softmax | 1,234 | 2 | 99.0 (98.0 to 100.0) | 85.0 (80.0 to 90.0) | 5 |"
+    assert lines[3] == "| elu | 1,234 | 1 | 50.0 | 25.0 | 5 |"
+    assert "4 or 8 pairs each; a guess is right in 5.0." in lines[-1]
+    assert "`linnet reproduce recall --scale cpu`" in lines[-1]
+
+
+def test_the_best_comes_first():
+    assert list(by_mechanism(RECORDS)) == ["softmax", "elu"]
+    assert [run["seed"] for run in by_mechanism(RECORDS)["softmax"]] == [0, 1]
+
+
+def test_the_figure_is_accuracy_against_pairs():
+    (figure,) = recall_figures(RECORDS, "note")
+    softmax, elu = figure.series
+    assert (list(softmax.x), softmax.y, softmax.low, softmax.high) == ([4, 8], [99, 85], [98, 80], [100, 90])
+    assert (elu.low, elu.high) == (None, None)
+
+
+def test_eleven_mechanisms_are_told_apart():
+    (figure,) = recall_figures([record(name, 0, [0.9, 0.1]) for name in NAMES], "")
+    traces = to_plotly(figure)["data"]
+    assert len({trace["marker"]["symbol"] for trace in traces}) == len(NAMES)
+    assert len({(trace["line"]["color"], trace["line"]["dash"]) for trace in traces}) == len(NAMES)
+
+
+@pytest.mark.parametrize(("section", "key"), [("data", "context"), ("train", "steps")])
+def test_runs_of_other_settings_are_refused(section, key):
+    other = copy.deepcopy(RECORDS)
+    other[1]["config"][section][key] += 1
+    with pytest.raises(LinnetError, match="different settings"):
+        recall_markdown(other)
+
+
+def test_a_page_and_a_picture_are_made_of_the_records(tmp_path):
+    folder = tmp_path / "recall-cpu"
+    folder.mkdir()
+    records = [record(name, seed, [1 - i / 20, 0.9 - i / 15]) for i, name in enumerate(NAMES) for seed in range(2)]
+    for i, one in enumerate(records):
+        write_json(folder / f"{i:02}.json", one)
+    page, picture = render(folder, "Recall")
+    text = page.read_text()
+    assert recall_markdown(records) in text
+    assert re.search(r"!\[accuracy against the number of pairs\]\(recall-cpu\.png\)", text)
+    assert Image.open(picture).text["linnet-results"] == digest(records)
