@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from linnet.models.backbone import Model
-    from linnet.train.log import Screen
+    from linnet.screen import Screen
 
 BLOCKS = 4
 
@@ -61,8 +61,8 @@ def command(
     """
     from linnet.instruments.analyze import chosen, measure, remarks, rows
     from linnet.instruments.plots import save_drawings
+    from linnet.screen import Screen
     from linnet.storage import read_metrics, write_json
-    from linnet.train.log import Screen
 
     chosen(names or ())
     if text and samples:

@@ -33,8 +33,8 @@ def command(names: Names = None, peers: Peers = True, json: Json = False) -> Non
       linnet audit lln softmax --no-peers
       linnet audit performer-pytorch --json
     """
+    from linnet.screen import Screen
     from linnet.testing.audit import choose_cases, run_audit
-    from linnet.train.log import Screen
 
     cases = choose_cases(names or (), peers)
     screen = Screen(quiet=json)

@@ -11,7 +11,7 @@ from linnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from linnet.bench.measure import Bench
-    from linnet.train.log import Screen
+    from linnet.screen import Screen
 
 KINDS = ("ops", "model", "decode", "profile")
 What = Annotated[
@@ -72,7 +72,7 @@ def command(
     from linnet.bench.measure import Effort
     from linnet.figures.figure import check_matplotlib
     from linnet.ops.backend import wanted
-    from linnet.train.log import Screen
+    from linnet.screen import Screen
 
     wanted()  # a wrong LINNET_BACKEND is told before anything is measured
     if threads is not None:

@@ -71,7 +71,7 @@ def command(
 def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool) -> None:
     """Write the three files of ListOps."""
     from linnet.data.lra.listops_tsv import NAMES, shortcuts, write_tsv
-    from linnet.train.log import Screen
+    from linnet.screen import Screen
 
     for name in NAMES.values():
         if (out / name).exists():
@@ -97,8 +97,8 @@ def _make_pathfinder(out: Path, count: int, seed: int, preview: Path | None, jso
     """Write a folder of pictures, and a sheet of some of them."""
     from linnet.data.lra.pathfinder_files import read_shards, sheet, write_shards
     from linnet.data.lra.png import encode
+    from linnet.screen import Screen
     from linnet.storage import write_atomic
-    from linnet.train.log import Screen
 
     if preview is not None and (preview.suffix.lower() != ".png" or not preview.absolute().parent.is_dir()):
         raise InputError(f"--preview is {preview}: it must be a .png in a folder that exists")

@@ -9,7 +9,7 @@ import typer
 from linnet.cli import Json, print_json, print_table
 
 if TYPE_CHECKING:
-    from linnet.train.log import Screen
+    from linnet.screen import Screen
 
 
 class Size(NamedTuple):
@@ -53,8 +53,8 @@ def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
     check_extra()
     check_out(folder)
 
+    from linnet.screen import Screen
     from linnet.storage import write_json
-    from linnet.train.log import Screen
 
     screen = Screen(quiet=json)
     screen.say("[1/4] training a TransNormer T2 on the source code of Python's own library")

@@ -28,7 +28,7 @@ def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last",
 
     run_config(folder)
 
-    from linnet.train.log import Screen
+    from linnet.screen import Screen
     from linnet.train.run import evaluate_run
 
     metrics = evaluate_run(folder, split, Screen(quiet=json), checkpoint)

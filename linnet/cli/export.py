@@ -30,7 +30,7 @@ def command(
     run_config(folder)
 
     from linnet.models.loading import export_model, load_model
-    from linnet.train.log import Screen
+    from linnet.screen import Screen
     from linnet.train.run import checkpoint_step
 
     model = load_model(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)

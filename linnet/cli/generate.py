@@ -38,7 +38,7 @@ def command(
 
     from linnet.data.tokenizer import TextStream, Tokenizer
     from linnet.models.loading import load_model
-    from linnet.train.log import Screen
+    from linnet.screen import Screen
     from linnet.train.run import checkpoint_step
 
     model = load_model(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)

@@ -11,7 +11,7 @@ from linnet.cli import Json, check_folder, print_json
 from linnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from linnet.train.log import Screen
+    from linnet.screen import Screen
 
 SPEED, CIRCLES, SCORES = "transnormer-table7", "transnormer-figure1", "transnormer-table6"
 SCALES = ("cpu", "paper")
@@ -61,8 +61,8 @@ def command(
       linnet reproduce transnormer-table6 --only listops --results docs/results/transnormer-table6-cpu
       linnet reproduce transnormer-table4 --results docs/results/transnormer-table4-cpu --render
     """
+    from linnet.screen import Screen
     from linnet.studies.calculations import CALCULATIONS
-    from linnet.train.log import Screen
 
     screen = Screen(quiet=json)
     for option, folder in (("--out", out), ("--results", results)):

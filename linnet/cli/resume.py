@@ -26,7 +26,7 @@ def command(folder: Run, json: Json = False) -> None:
 
     run_config(folder)
 
+    from linnet.screen import Screen
     from linnet.train import run
-    from linnet.train.log import Screen
 
     tell_outcome(run.resume_run(folder, Screen(quiet=json)), json)

@@ -43,8 +43,8 @@ def command(recipe: Recipe, out: Out = None, sets: Sets = None, dry_run: DryRun 
     folder = out or Path("runs") / f"{recipe_path(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     check_out(folder)
 
+    from linnet.screen import Screen
     from linnet.train import run
-    from linnet.train.log import Screen
 
     if dry_run:
         _tell_plan(run.dry_run(config, Screen(quiet=json)), json)

@@ -17,11 +17,11 @@ from linnet.instruments.attention_map import pooled
 from linnet.instruments.base import of_model
 from linnet.models.loading import load_run
 from linnet.registry import ATTENTION, TASK
+from linnet.screen import Screen
 from linnet.storage import BusyError, read_metrics, write_json
 from linnet.studies.lra_rows import ARENA_STUDIES
 from linnet.studies.plan import Row, Study
 from linnet.train.check import difference, run_config
-from linnet.train.log import Screen
 from linnet.train.run import Outcome, evaluate_run, prepare, resume_run, start_run
 from linnet.train.watch import validation_blocks
 

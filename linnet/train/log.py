@@ -1,73 +1,18 @@
-"""What a run tells: a progress bar or plain lines for people, JSON lines and TensorBoard for programs.
+"""The records of a run: on the screen for people, as JSON lines and in TensorBoard for programs.
 
 `metrics.jsonl` holds nothing that depends on time, so that a run that was killed and resumed leaves the same
 file as one that was not; how long things took is in `timings.jsonl`.
 """
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
-
 from linnet.config import TrainConfig
 from linnet.errors import InputError
+from linnet.screen import Screen
 from linnet.storage import MetricsLog, read_metrics, write_text
-
-
-class Screen:
-    """Progress on standard error: a bar on a terminal, plain lines elsewhere, nothing when `quiet`."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        console = Console(stderr=True, highlight=False)
-        self.quiet = quiet
-        terminal = console.is_terminal and not quiet
-        self.bar = Progress(*self.columns(), console=console, transient=True) if terminal else None
-
-    @staticmethod
-    def columns() -> tuple[ProgressColumn, ...]:
-        """The parts of the bar."""
-        return TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}")
-
-    def say(self, text: str) -> None:
-        """One line."""
-        if not self.quiet:
-            self._print(text)
-
-    def warn(self, text: str) -> None:
-        """One line that is shown even when quiet."""
-        self._print(f"linnet: warning: {text}")
-
-    def work(self, what: str) -> Callable[[int, int], None]:
-        """A function to call with (done, in all) as a piece of work goes on; the first call announces it."""
-        lines: list[TaskID] = []
-
-        def show(done: int, total: int) -> None:
-            if self.bar is not None:
-                self.bar.start()
-                lines[:] = lines or [self.bar.add_task(what, note="")]
-                self.bar.update(lines[0], completed=done, total=total, note=f"{done / max(total, 1):.0%}")
-            elif not lines:
-                lines.append(TaskID(0))
-                self.say(what)
-
-        return show
-
-    def close(self) -> None:
-        """Remove the bar."""
-        if self.bar is not None:
-            self.bar.stop()
-            for line in list(self.bar.task_ids):
-                self.bar.remove_task(line)
-
-    def _print(self, text: str) -> None:
-        if self.bar is not None:
-            self.bar.console.print(text, markup=False, soft_wrap=True)
-        else:
-            print(text, file=sys.stderr, flush=True)
 
 
 class RunLog:

@@ -20,6 +20,7 @@ from linnet.models.backbone import Model
 from linnet.models.loading import check_saved, load_run, load_weights
 from linnet.models.presets import model_config
 from linnet.registry import TASK
+from linnet.screen import Screen
 from linnet.storage import (
     CheckpointError,
     RunLock,
@@ -33,7 +34,7 @@ from linnet.storage import (
 )
 from linnet.tasks.base import Task
 from linnet.train.check import check_config, check_data, check_out, check_settings, difference, run_config, settings
-from linnet.train.log import RunLog, Screen, tensorboard
+from linnet.train.log import RunLog, tensorboard
 from linnet.train.loop import Position, Trainer, pick_device, precision, seed_of
 
 FEW = 10  # generated samples of a dry run

@@ -12,12 +12,12 @@ import torch
 import linnet
 from linnet.data.lra.listops import FIRST, OPERATORS
 from linnet.registry import TASK
+from linnet.screen import Screen
 from linnet.storage import read_checkpoint, steps
 from linnet.studies.results import digest
 from linnet.studies.standing import at, rendered_standing, unfinished
 from linnet.studies.study import check_begun, chosen, find_study, trials
 from linnet.train.check import check_settings, run_config
-from linnet.train.log import Screen
 from linnet.train.run import resume_run
 
 KEPT = Path(__file__).parents[2] / "docs/results/lra"

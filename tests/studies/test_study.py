@@ -8,9 +8,9 @@ import pytest
 
 import linnet
 from linnet.errors import InputError, LinnetError
+from linnet.screen import Screen
 from linnet.studies.results import digest, read_results, render, rendered, to_markdown
 from linnet.studies.study import STUDIES, Row, Study, chosen, run_study, trials
-from linnet.train.log import Screen
 from linnet.train.run import start_run
 
 ROOT = Path(__file__).parent.parent.parent

@@ -6,12 +6,12 @@ import pytest
 
 from linnet.cli.app import run as linnet
 from linnet.errors import InputError
+from linnet.screen import Screen
 from linnet.studies import calculations
 from linnet.studies.calculations import CALCULATIONS, Calculation, calculate
 from linnet.studies.evidence import EVIDENCE
 from linnet.studies.results import digest, read_results, render, rendered
 from linnet.studies.study import STUDIES, Row, Study, run_study, trials
-from linnet.train.log import Screen
 
 QUIET = Screen(quiet=True)
 SETS = (

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from linnet.errors import InputError
-from linnet.train.log import Screen, describe
+from linnet.screen import Screen
+from linnet.train.log import describe
 from linnet.train.run import start_run
 
 

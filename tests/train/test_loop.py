@@ -9,9 +9,10 @@ import torch
 
 from linnet.models.backbone import Model
 from linnet.models.presets import model_config
+from linnet.screen import Screen
 from linnet.storage import read_checkpoint, read_metrics, steps
 from linnet.train.guard import NonFiniteError
-from linnet.train.log import RunLog, Screen
+from linnet.train.log import RunLog
 from linnet.train.loop import Trainer
 from linnet.train.run import prepare, resume_run, start_run
 

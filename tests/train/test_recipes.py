@@ -3,8 +3,8 @@
 import pytest
 
 from linnet.config import load_recipe, recipe_names
+from linnet.screen import Screen
 from linnet.tasks.lra import listops, pathfinder
-from linnet.train.log import Screen
 from linnet.train.run import dry_run
 
 TEXT = "A line of real words , with a comma .\n\nAnother line : it says 17 things .\n" * 60

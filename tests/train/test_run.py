@@ -14,8 +14,8 @@ import torch
 from linnet.cli.app import run as linnet
 from linnet.config import RunConfig, dump_config, load_recipe
 from linnet.errors import InputError, LinnetError
+from linnet.screen import Screen
 from linnet.storage import RunLock, files, read_checkpoint, read_metrics, save_checkpoint, steps
-from linnet.train.log import Screen
 from linnet.train.run import _absolute, checkpoint_step, dry_run, evaluate_run, resume_run, start_run
 
 QUIET = Screen(quiet=True)

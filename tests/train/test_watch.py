@@ -8,8 +8,8 @@ import torch
 
 from linnet.errors import InputError
 from linnet.instruments.gradient_deviation import deviation_of_records
+from linnet.screen import Screen
 from linnet.storage import read_metrics
-from linnet.train.log import Screen
 from linnet.train.optim import finish_gradients, layer_norms
 from linnet.train.run import resume_run, start_run
 

@@ -23,10 +23,10 @@ from linnet.models.backbone import Model
 from linnet.models.loading import load_model
 from linnet.models.presets import model_config, preset
 from linnet.registry import TASK
+from linnet.screen import Screen
 from linnet.studies.plan import Row
 from linnet.studies.study import Trial, record
 from linnet.train.check import check_config
-from linnet.train.log import Screen
 from linnet.train.loop import Trainer
 from linnet.train.run import evaluate_run, resume_run, start_run
 from linnet.train.watch import validation_blocks
