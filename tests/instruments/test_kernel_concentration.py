@@ -1,55 +1,11 @@
-"""Gaussian queries and keys: the log-normal law, moment matching and its calibration, kernels against temperature."""
-
-import math
+"""Kernels on Gaussian queries and keys: which of them follow the temperature, and what their gaps are."""
 
 import pytest
 import torch
 
-from linnet.attention.lln import interpolated
 from linnet.errors import InputError
-from linnet.instruments import base, calibrate, entropy, kernel_concentration, lognormal_fit, spectral_gap, temperature
+from linnet.instruments import base, entropy, kernel_concentration, spectral_gap
 from linnet.instruments.kernel_concentration import KERNELS, gaussian, kernel_view, kernel_weights
-from linnet.instruments.moment_matching import matching_table
-
-
-@pytest.mark.parametrize("sigma", [0.8, 1.0, 1.2])
-def test_softmax_is_log_normal(sigma):
-    """Variance sigma^4, mean -ln N - sigma^4/2, entropy log2 N - sigma^4/(2 ln 2), gap 1 - sqrt((e^sigma^4 - 1)/N)."""
-    N = 512
-    A = kernel_weights(*gaussian(N, 64, 0, sigma), "softmax")
-    found, variance = lognormal_fit(A), sigma**4
-    assert found.variance.item() == pytest.approx(variance, rel=0.06)
-    assert found.mean.item() == pytest.approx(-math.log(N) - variance / 2, rel=0.01)
-    assert abs(found.skew.item()) < 0.15
-    assert found.ks.item() < 0.02
-    assert temperature(A).item() == pytest.approx(1 / sigma**2, rel=0.03)
-    assert entropy(A).item() == pytest.approx(math.log2(N) - variance / (2 * math.log(2)), abs=0.06)
-    assert spectral_gap(A).item() == pytest.approx(1 - math.sqrt((math.exp(variance) - 1) / N), abs=0.03)
-
-
-def test_the_released_constants_match_variance_but_not_entropy():
-    """Of 1,024 tokens and width 64 at deviation 1.2: variances within 10 %, but LLN is sharper by more than a bit."""
-    (row,) = matching_table([1.2], tokens=1024, head_dim=64, match="paper", seeds=1)
-    assert row["lln_variance"] == pytest.approx(row["softmax_variance"], rel=0.1)
-    assert row["softmax_entropy"] == pytest.approx(8.52, abs=0.05)
-    assert row["lln_entropy"] == pytest.approx(7.08, abs=0.15)
-    assert row["softmax_gap"] == pytest.approx(0.916, abs=0.01)
-    assert row["lln_skew"] > 0.3 > 0.15 > abs(row["softmax_skew"])
-
-
-@pytest.mark.parametrize("D", [16, 64])
-def test_calibration_gives_the_scales_that_lln_uses(D):
-    found = calibrate(D, tokens=256, seeds=2)
-    assert found.parabola_error < 0.05 < 0.2 > found.line_error
-    for target in (0.7, 1.0, 2.0, 4.0):
-
-        def deviation(coefficients, target=target):
-            c2, c1, c0 = coefficients
-            return math.sqrt((-c1 + math.sqrt(c1 * c1 - 4 * c2 * (c0 - target))) / (4 * c2))
-
-        assert deviation(found.parabola) == pytest.approx(deviation(interpolated(D)), rel=0.04)
-    with pytest.raises(InputError, match="head_dim is 0"):
-        calibrate(0)
 
 
 def test_only_exponential_kernels_follow_temperature():

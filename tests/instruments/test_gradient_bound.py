@@ -1,4 +1,4 @@
-"""Gradients with respect to scores: the closed forms against autograd, each within its bound; deviations over time."""
+"""Gradients with respect to scores: the closed forms against autograd, each within its bound."""
 
 import pytest
 import torch
@@ -6,7 +6,6 @@ import torch
 import linnet
 from linnet.attention.elu import phi
 from linnet.errors import InputError
-from linnet.instruments import gradient_deviation
 from linnet.instruments.base import of_mixer
 from linnet.instruments.gradient_bound import (
     linear_gradient,
@@ -15,7 +14,6 @@ from linnet.instruments.gradient_bound import (
     softmax_gradient,
     unbounded,
 )
-from linnet.instruments.gradient_deviation import deviation_of_records
 from linnet.ops.rms import srms
 from linnet.registry import INSTRUMENT
 
@@ -143,22 +141,3 @@ def test_the_gradient_of_rela_is_that_of_its_live_scores():
     found = INSTRUMENT["gradient_bound"]().measure(view)
     assert found["largest"].item() == pytest.approx(largest, rel=1e-5)
     assert found["largest"].item() <= found["bound"].item()
-
-
-def test_deviation_over_updates():
-    norms = torch.tensor([[1.0, 2.0], [3.0, 2.0]])
-    assert gradient_deviation(norms).tolist() == [0.5, 0.0]
-    with pytest.raises(InputError, match="two updates or more"):
-        gradient_deviation(torch.ones(1))
-    with pytest.raises(InputError, match="finite"):
-        gradient_deviation(torch.tensor([1.0, torch.nan]))
-
-
-def test_deviation_from_the_means_of_records():
-    norms = torch.rand(17, 3, dtype=WIDE) + 0.1
-    records = [
-        {"updates": len(g), "grad_means": g.mean(dim=0).tolist(), "grad_squares": g.square().mean(dim=0).tolist()}
-        for g in norms.split([5, 5, 5, 2])
-    ]
-    assert torch.allclose(deviation_of_records([{"step": 1}, *records]), gradient_deviation(norms))
-    assert deviation_of_records([{"step": 1}]) is None
