@@ -125,9 +125,15 @@ def anchors(path: Path) -> set[str]:
 
 @each_document
 def test_files_mentioned_exist(path):
-    """`linnet/ops/linear.py` in backticks is a file; `linnet/attention/<name>.py` is a pattern and passes."""
-    for mention in re.findall(rf"`((?:{FOLDERS})/[\w./-]+)(?:::?\w+)?`", prose(path)):
-        assert (ROOT / mention).exists(), f"{name(path)}: {mention}"
+    """`linnet/ops/linear.py` in backticks is a file; `linnet/ops/linear.py:linear_attention` is defined there.
+
+    `linnet/attention/<name>.py` is a pattern and passes.
+    """
+    for file, defined in re.findall(rf"`((?:{FOLDERS})/[\w./-]+)(?:::?(\w+))?`", prose(path)):
+        assert (ROOT / file).exists(), f"{name(path)}: {file}"
+        if defined:
+            found = re.search(rf"^\s*(?:def|class) {defined}\b", (ROOT / file).read_text(), flags=re.MULTILINE)
+            assert found, f"{name(path)}: {file} does not define {defined}"
 
 
 def test_the_table_of_mechanisms_is_what_the_registry_says(capfd):

@@ -4,7 +4,7 @@
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const fonts = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif";
 const plain = { responsive: true, displayModeBar: false };
-const LEVELS = 32767, RANGE = 14; // of a packed map: see heatmaps.py
+const LEVELS = 32767, RANGE = 14; // of a packed map: see figures/heatmap.py
 const DIVERGING = [[0, "#b35806"], [0.25, "#f1a340"], [0.5, "#f7f7f7"], [0.75, "#998ec3"], [1, "#542788"]];
 const SEQUENTIAL = [[0, "#00224e"], [0.25, "#434e6c"], [0.5, "#7d7c78"], [0.75, "#bcae6c"], [1, "#fee838"]]; // cividis
 
