@@ -1,6 +1,6 @@
-"""linnet: transformers whose cost grows linearly with length.
+"""linnet: transformers with linear attention, whose cost grows linearly with length.
 
-The public names load on first use, so that `import linnet` stays cheap and imports no torch.
+Public names load on first use, so that `import linnet` is fast and does not import torch.
 """
 
 from importlib import import_module

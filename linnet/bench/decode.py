@@ -1,4 +1,4 @@
-"""`bench decode`: microseconds a token and bytes of state as the context grows, of a core's step and of a model's."""
+"""`bench decode`: microseconds per token and bytes of state as the context grows, for cores and for models."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ from linnet.ops.precision import State
 from linnet.registry import ATTENTION
 
 H, D = 8, 64
-START = 128  # tokens that are really read; a longer context is this one, said to be longer
+START = 128  # tokens that are really read; for a longer context, the state is extended
 CONTEXTS, BATCHES = (128, 1024, 8192, 65536), (1, 8, 32)
 VOCABULARY = 8192
-MOST = 2**31  # bytes of a state beyond which a step is not measured
+MOST = 2**31  # a step with a larger state, in bytes, is not measured
 CACHE, T2 = "torch SDPA, cache in place", "transnormer_t2"
 
 
@@ -32,7 +32,7 @@ def decode_bench(lengths: Sequence[int] | None = None, quick: bool = False, only
     contexts = list(lengths or ((128, 256) if quick else CONTEXTS))
     for context in contexts:
         if context % START:
-            raise UnsupportedError(f"a context is a multiple of {START}, not {context}")
+            raise UnsupportedError(f"context is {context}: it must be a multiple of {START}")
     names = [name for name in ATTENTION.names() if describe_attention(name)["recurrent"]]
     cores = [name for name in [*names, CACHE] if only in name]
     models = [name for name in [*names, T2] if only in name]
@@ -51,7 +51,7 @@ def _job(table: str, name: str, batch: int, context: int) -> dict[str, Any]:
 
 
 class Step:
-    """A step that is measured: always from the same state, to the one after it."""
+    """A step to measure, always from the same state."""
 
     def __init__(self, step: Callable[[], object], state: Sequence[Any]) -> None:
         self.step, self.facts = step, {"state": _bytes(state)}
@@ -61,7 +61,7 @@ class Step:
 
 
 def prepare(job: Job) -> Callable[[], object]:
-    """The step that a job measures."""
+    """The step for a job."""
     torch.manual_seed(0)
     B, N, name = job["batch"], job["tokens"], job["case"]
     if job["table"] == "model":
@@ -78,7 +78,7 @@ def prepare(job: Job) -> Callable[[], object]:
 
 
 def core_of(name: str, N: int) -> Core:
-    """The core of a mechanism with 8 heads of 64, or of a layer as wide if its heads are its own."""
+    """The core of a mechanism with 8 heads of width 64, or of a layer of that width if it chooses its own heads."""
     return create_mixer(name, width=H * D, heads=H, causal=True, **_room(name, N)).core.eval()
 
 
@@ -89,12 +89,12 @@ def inputs(core: Core, B: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _room(name: str, N: int) -> dict[str, int]:
-    """The option of a mechanism that has a greatest length."""
+    """The option that sets the maximal length, for mechanisms that have one."""
     return {"max_length": N + 1} if "max_length" in ATTENTION[name].Options.model_fields else {}
 
 
 def _config(name: str, N: int) -> ModelConfig:
-    """TransNormer's language model with 6 layers of the mechanism, or its own."""
+    """TransNormer's language model with 6 layers of the mechanism, or with its own layers for T2."""
     base = preset("transnormer_t2_lm", vocab_size=VOCABULARY)
     if name == T2:
         return base
@@ -102,7 +102,7 @@ def _config(name: str, N: int) -> ModelConfig:
 
 
 def _model_state(model: Model, ids: Tensor, N: int) -> ModelState:
-    """The state of a model after N tokens, of which it has read the first."""
+    """The state of a model after N tokens, extended from that after `ids`."""
     with torch.no_grad():
         _, state = model.prefill(ids)
     layers = tuple(
@@ -113,7 +113,7 @@ def _model_state(model: Model, ids: Tensor, N: int) -> ModelState:
 
 
 def grown(core: Core, state: State, N: int) -> State:
-    """The state after START tokens as one after N: what grows is repeated, what counts says N."""
+    """Extend the state after START tokens to N tokens: growing parts are repeated, and counts become N."""
     kinds = core.state_types or ("sum",) * len(state)
     shapes = core.state_shapes(state[0].shape[0], core.head_dim)
     times = [[N // START if size is None else 1 for size in shape] for shape in shapes]
@@ -125,20 +125,20 @@ def grown(core: Core, state: State, N: int) -> State:
 
 
 def _cache(B: int, N: int) -> tuple[Tensor, Tensor]:
-    """Room for N keys and values and one more."""
+    """A cache with room for N + 1 keys and values."""
     _check(2 * 4 * B * H * (N + 1) * D)
     k, v = torch.randn(2, B, H, N + 1, D).unbind(0)
     return k, v
 
 
 def _cache_step(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Write the token into its place, then look at all: what a careful user of softmax would do."""
+    """Write the token into its place, then attend to all: softmax with a preallocated cache."""
     keys[:, :, -1:], values[:, :, -1:] = k, v
     return scaled_dot_product_attention(q, keys, values)
 
 
 def _check(size: int) -> None:
-    """Refuse a state that is larger than any that is measured."""
+    """Raise if a state is too large to measure."""
     if size > MOST:
         raise UnsupportedError(f"its state would be {size / 2**30:.3g} GiB")
 

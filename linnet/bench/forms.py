@@ -1,4 +1,4 @@
-"""Forms of the same attentions in plain torch operations: what one would write without this library."""
+"""The same attentions in plain torch operations, as one would write them without linnet."""
 
 import torch
 from torch import Tensor
@@ -6,11 +6,11 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 CHUNK = 64
 A, B = 0.14855178144710912, -0.35487039130661086  # the constants of the LLN paper's released code
-EPS = 1e-8  # its default
+EPS = 1e-8  # the default of that code
 
 
 def chunked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal linear attention of all chunks at once: o = q S + tril(q k^T) v, with the state S before each chunk."""
+    """Causal linear attention on all chunks at once: o = q S + tril(q k^T) v, with S the state before each chunk."""
     N = q.shape[2]
     q, k, v = (pad(x, (0, 0, 0, -N % CHUNK)).unflatten(2, (-1, CHUNK)) for x in (q, k, v))  # (B, H, n, C, .)
     S = (k.mT @ v).cumsum(dim=2)  # (B, H, n, D, E), after each chunk
@@ -20,7 +20,7 @@ def chunked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def lln_as_released(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Bidirectional LLN: deviations of the whole tensor, maxima subtracted, a small number in the denominator."""
+    """Bidirectional LLN: deviations of the whole tensor, maxima subtracted, an epsilon in the denominator."""
     with torch.no_grad():
         sigma_q, sigma_k = q.std(), k.std()
         matched = (((sigma_q * sigma_k) ** 2 - B) / (2 * A)).sqrt()  # M13
@@ -33,7 +33,7 @@ def lln_as_released(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def lln_diag_as_released(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The mean of `lln_as_released` and of softmax inside blocks of D tokens; N is a multiple of D."""
+    """The mean of `lln_as_released` and of softmax inside blocks of D tokens; N must be a multiple of D."""
     D = q.shape[3]
     a, b, c = (x.unflatten(2, (-1, D)) for x in (q, k, v))  # (B, H, N/D, D, .)
     near = (a @ b.mT * D**-0.5).softmax(dim=-1) @ c

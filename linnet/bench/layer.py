@@ -1,4 +1,4 @@
-"""What one attention layer costs as the text gets longer: time and peak memory of training on it, on the CPU."""
+"""The cost of one attention layer against the length: time and peak memory of forward and backward, on the CPU."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,9 +21,9 @@ def measure_layer(
     rounds: int = 5,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Forward and backward of one layer with its projections, batch 1, for each name and length; as JSON.
+    """Measure forward and backward of one layer with its projections, batch 1, for each name and length; as JSON.
 
-    The layer is causal wherever the mechanism has a causal form.
+    The layer is causal if the mechanism has a causal form.
     """
     total, done = len(names) * len(lengths) * (rounds + 1), 0
 
@@ -48,7 +48,7 @@ def measure_layer(
 
 
 def layer_work(job: Job) -> Callable[[], None]:
-    """A function that runs a layer forward and backward on `tokens` random vectors; it keeps no gradients."""
+    """A function that runs a layer forward and backward on `tokens` random vectors, and drops the gradients."""
     torch.manual_seed(0)
     name = job["attention"]
     mixer = create_mixer(name, width=WIDTH, heads=HEADS, causal=describe_attention(name)["causal"])
@@ -64,7 +64,7 @@ def _forward_backward(mixer: nn.Module, x: torch.Tensor, toward: torch.Tensor) -
 
 
 def _warm_up(job: Job) -> None:
-    """The same work on a few tokens."""
+    """Do the same work on a few tokens."""
     layer_work({**job, "tokens": 64})()
 
 

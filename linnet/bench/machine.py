@@ -1,4 +1,4 @@
-"""The machine that is measured on: what it is, how it keeps memory, and how fast it multiplies and copies."""
+"""The machine that runs the benchmarks: its description, its allocator, and how fast it multiplies and copies."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # the parameters of glibc's mallopt
 
 
 class Yardstick(NamedTuple):
-    """A call that does nothing but one thing, and how much of it: operations, or bytes read and written."""
+    """A call that does only one thing, and how much of it: operations, or bytes read and written."""
 
     call: Callable[[], object]
     amount: int
@@ -23,9 +23,9 @@ class Yardstick(NamedTuple):
 
 @lru_cache(maxsize=1)
 def yardsticks(size: int = 2048) -> dict[str, Yardstick]:
-    """The two limits of a machine: "gemm", float32 operations, and "copy", bytes from and to the memory."""
+    """The two limits of a machine: "gemm" in float32 operations, and "copy" in bytes from and to memory."""
     a, b, c = (torch.randn(size, size) for _ in range(3))
-    x = torch.zeros(16 * size * size)  # 256 MiB: larger than what is fast
+    x = torch.zeros(16 * size * size)  # 256 MiB: larger than any cache
     y = torch.empty_like(x)
     return {
         "gemm": Yardstick(lambda: torch.mm(a, b, out=c), 2 * size**3),
@@ -34,7 +34,7 @@ def yardsticks(size: int = 2048) -> dict[str, Yardstick]:
 
 
 def keep_freed_memory() -> bool:
-    """Make this process keep what it frees, so that a fresh tensor costs no page faults; False where it cannot."""
+    """Make this process keep freed memory, so that a new tensor causes no page faults; False if it cannot."""
     try:
         tune = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -43,7 +43,7 @@ def keep_freed_memory() -> bool:
 
 
 def environment() -> dict[str, Any]:
-    """What the numbers depend on."""
+    """The versions and the machine that the numbers depend on."""
     return {
         "linnet": __version__,
         "torch": torch.__version__,
@@ -55,7 +55,7 @@ def environment() -> dict[str, Any]:
 
 
 def spare_memory() -> int:
-    """Bytes that one job may take: half of what is free now, where the system tells, else 4 GiB."""
+    """Bytes that one job may take: half of the free memory, or 4 GiB if the system does not report it."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (ValueError, OSError):

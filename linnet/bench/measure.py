@@ -1,8 +1,8 @@
-"""The engine of every benchmark: groups of jobs that are compared with each other, measured and kept as rows.
+"""The engine of every benchmark: it measures groups of jobs that are compared with each other, one row per job.
 
-A job is JSON: it names what runs and its size. Jobs of a group take turns, with the machine's own limits (a product of
-matrices, a copy) among them; each peak of memory comes from a process of its own. A call may carry `facts` that go
-into its row. What is done is on the disk after each group, so a benchmark can be interrupted and goes on later.
+A job is JSON that names a call and its size. The jobs of a group take turns with each other and with the machine's
+limits (a matrix product, a copy). Each memory peak is measured in a separate process. A call may carry `facts` that go
+into its row. Results are written to disk after each group, so an interrupted benchmark can continue later.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from linnet.storage import read_json, write_json
 from linnet.testing.peers import MissingPeerError
 
 FORMAT = "linnet-bench-1"
-SLOW = 0.25  # seconds of a call from which on 3 samples must do
-SERIES = ("table", "case", "form", "pass")  # what stays the same while batch and tokens change
+SLOW = 0.25  # a call that takes so many seconds gets only 3 samples
+SERIES = ("table", "case", "form", "pass")  # what is the same while batch and tokens change
 Row = dict[str, Any]
 Work = Callable[[Job], Callable[[], object]]
 
 
 class Effort(NamedTuple):
-    """How thoroughly: rounds, seconds of a sample, the longest call that is measured, the width of the yardsticks.
+    """How thoroughly to measure: rounds, seconds per sample, the longest call in seconds, the width of the yardsticks.
 
-    A call of another library is left out at half that length already.
+    A call of another library is left out from half that time on.
     """
 
     rounds: int
@@ -41,16 +41,16 @@ class Effort(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Jobs that are compared with each other; `memory`: their peaks are measured too."""
+    """Jobs that are compared with each other; with `memory`, their peaks are measured too."""
 
     jobs: Sequence[Job]
     memory: bool = False
 
 
 class Bench(NamedTuple):
-    """A benchmark: `module` serves the peaks of its jobs, `skipped` says what cannot run at all and why.
+    """A benchmark: `module` serves the peaks of its jobs, `skipped` lists what cannot run and why.
 
-    Jobs are prepared and called inside `around`, which so is no part of what is measured.
+    Jobs are prepared and called inside the context `around`, whose own cost is not measured.
     """
 
     name: str
@@ -68,7 +68,7 @@ def run_bench(
     partial: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Measure all groups; after Ctrl-C, what there is so far, with `complete` False. `partial` is kept as it goes."""
+    """Measure all groups and save them to `partial`; after Ctrl-C return the results so far, with `complete` False."""
     start = time.perf_counter()
     result: dict[str, Any] = {
         "format": FORMAT,
@@ -94,20 +94,20 @@ def run_bench(
 
 
 def _continued(fresh: dict[str, Any], partial: Path) -> dict[str, Any]:
-    """What an interrupted run left, if it was measured as this one would be."""
+    """The results of an interrupted run, if it had the same settings and environment."""
     old = read_json(partial)
     keys = ("format", "bench", "settings", "environment")
     if not isinstance(old, dict) or any(old.get(key) != fresh[key] for key in keys):
-        raise InputError(f"{partial} was begun with other settings or on another machine: delete it to start anew")
+        raise InputError(f"{partial} was started with other settings or on another machine: delete it to start over")
     return old
 
 
 def _measured(
     bench: Bench, effort: Effort, rows: list[Row], progress: Callable[[int, int], None], total: int
 ) -> Iterator[None]:
-    """Add the rows of one group after the other; those that are there already stay."""
+    """Add rows group by group; existing rows stay."""
     with contextlib.ExitStack() as stack, warnings.catch_warnings(), bench.around():
-        warnings.simplefilter("ignore")  # what a library says about its own parts is not about this measurement
+        warnings.simplefilter("ignore")  # a library's warnings are not about this measurement
         peak = None
         if any(group.memory for group in bench.groups):
             peak = stack.enter_context(peak_server(bench.module, spare_memory(), math.ceil(3 * effort.limit) + 5))
@@ -139,14 +139,14 @@ def _measure(
             if reason is None:
                 call = prepare(job)
                 expected[key] = warm_up(call)
-                if expected[key] > effort.limit:  # perhaps the machine was busy: once more
+                if expected[key] > effort.limit:  # the machine may have been busy: try again
                     expected[key] = warm_up(call)
                 if expected[key] > effort.limit:
                     reason = f"takes more than {effort.limit:g} seconds"
                 else:
                     calls[key] = call
                 row.update(getattr(call, "facts", {}))
-        except Exception as error:  # noqa: BLE001  whatever one of them raises is its result, and the others go on
+        except Exception as error:  # noqa: BLE001  any error is this job's result, and the others continue
             reason = _told(error)
         if reason is not None:
             row["reason"] = reason
@@ -163,7 +163,7 @@ def _measure(
 
 
 def _hopeless(job: Job, rows: Sequence[Row], limit: float) -> str | None:
-    """Why a job is not tried: a smaller one of its series failed already, or it would take too long."""
+    """Why a job is not tried, or None: a smaller one of its series failed, or it would take too long."""
     limit = limit / 2 if job.get("group") == "peer" else limit
     series = [row for row in rows if all(row.get(key) == job.get(key) for key in SERIES)]
     if not series:
@@ -186,7 +186,7 @@ def _key(job: Job) -> str:
 
 
 def _told(error: Exception) -> str:
-    """An error in one line."""
+    """An error as one line."""
     line = " ".join(str(error).split())[:200]
     return line if isinstance(error, LinnetError | MissingPeerError) else f"breaks: {type(error).__name__}: {line}"
 

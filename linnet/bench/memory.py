@@ -1,7 +1,7 @@
-"""Peak memory of pieces of work, each in a fresh process, so that none hides in what another has left behind.
+"""Peak memory of jobs, each in a fresh process, so that no job reuses memory that another has left behind.
 
-A module that measures calls `serve` when it is run as a program. That process imports what is needed once, and
-forks for each job; `peak_server` starts it and hands it the jobs, which are JSON.
+A benchmark module calls `serve` when it is run as a program. That process imports everything once and forks for each
+job. `peak_server` starts it and sends it the jobs as JSON.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from typing import Any
 from linnet.errors import LinnetError
 
 Job = Mapping[str, Any]
-UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
-# glibc would keep what is freed, in pieces that vary from run to run; so it gives every large block back at once.
+UNIT = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
+# glibc would keep freed memory, in amounts that vary from run to run; this makes it return large blocks at once.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 @contextlib.contextmanager
 def peak_server(module: str, most: int = 0, longest: int = 0) -> Iterator[Callable[[Job], int]]:
-    """A function from a job to the bytes that its work needed at most, above what was there when it began.
+    """A function that returns the peak memory of a job in bytes, above what was in use when it started.
 
-    A job that fails, or that needs more than `most` bytes or `longest` seconds, is a one-line error; 0: no limit.
+    It raises if a job fails, or needs more than `most` bytes or `longest` seconds; 0 means no limit.
     """
-    program = [sys.executable, "-P", "-m", module]  # -P: modules of the current folder are not meant
+    program = [sys.executable, "-P", "-m", module]  # -P: do not import from the current folder
     pipe, environment = subprocess.PIPE, {**os.environ, **ALLOCATOR}
-    # A session of its own: Ctrl-C reaches us alone, and we end the server with the job that it has forked.
+    # With a session of its own the server gets no Ctrl-C, and we can end it together with the job that it forked.
     with subprocess.Popen(
         program, stdin=pipe, stdout=pipe, text=True, env=environment, start_new_session=True
     ) as server:
@@ -59,9 +59,9 @@ def peak_server(module: str, most: int = 0, longest: int = 0) -> Iterator[Callab
 def serve(warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[], object]]) -> None:
     """Answer each job on standard input with the peak of the work that `prepare` returns for it.
 
-    `warm_up` runs before that, here and once for jobs that differ in size only, where it makes libraries load what
-    they load at first use, and again after the fork, where it makes them take what they keep. It must not start
-    threads: a fork does not copy them.
+    `warm_up` runs twice before that: in the server, once for jobs that differ only in size, so that libraries load what
+    they load on first use; and again after the fork, so that they allocate what they keep. It must not start threads,
+    because a fork does not copy them.
     """
     warm = set()
     for line in sys.stdin:
@@ -69,9 +69,9 @@ def serve(warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[]
         kind = json.dumps({key: value for key, value in job.items() if not isinstance(value, int)})
         if kind not in warm:
             warm.add(kind)
-            with contextlib.suppress(Exception):  # the child will say what is wrong
+            with contextlib.suppress(Exception):  # the child will report the error
                 warm_up(job)
-        gc.freeze()  # what is here stays, and the child need not look through it
+        gc.freeze()  # the child need not scan the objects that exist now
         child = os.fork()
         if child == 0:
             signal.alarm(longest)
@@ -81,33 +81,33 @@ def serve(warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[]
         if status == signal.SIGALRM:
             print(f"takes more than {longest} seconds", flush=True)
         elif status:
-            print("the system has ended it; perhaps there is too little memory", flush=True)
+            print("the system killed it; there may be too little memory", flush=True)
 
 
 def _answer(
     job: Job, most: int, warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[], object]]
 ) -> None:
-    """The peak of one job, or why there is none, as a line."""
+    """Print the peak of one job, or why there is none, as one line."""
     try:
         warm_up(job)
         if most:
             _limit(most)
         print(_peak(prepare(job)), flush=True)
-    except Exception as error:  # noqa: BLE001  whatever it raises is the answer; nothing is left to protect
+    except Exception as error:  # noqa: BLE001  any error is the answer, and this process ends next
         lacks = isinstance(error, MemoryError) or "allocate memory" in str(error)
         told = " ".join(str(error).split())[:200] or type(error).__name__
         print(f"needs more than {most / 2**30:.3g} GiB" if lacks and most else told, flush=True)
 
 
 def _limit(most: int) -> None:
-    """Refuse this process more than `most` bytes above what it has."""
+    """Limit this process to `most` bytes more than it has."""
     with contextlib.suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + most,) * 2)
 
 
 def _peak(work: Callable[[], object]) -> int:
-    """Bytes by which the largest resident size of this process grows while it works."""
+    """Bytes by which the peak resident size of this process grows during the work."""
     gc.collect()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     work()

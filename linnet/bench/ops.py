@@ -1,4 +1,4 @@
-"""`bench ops`: every backend of every op, plain torch forms of the same, and other libraries, like for like."""
+"""`bench ops`: every backend of every op, the same in plain torch, and other libraries, like for like."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -43,22 +43,22 @@ class Case(NamedTuple):
     group: str  # "op", "mechanism", "plain" or "peer"
     includes: str
     form: str
-    work: str  # whose floating-point operations count: "linear", "block", "softmax", or none are known
+    work: str  # how to count its operations: "linear", "block", "softmax", or "" if unknown
     build: Callable[[int], Attention]
 
 
 def cases(peers: bool = True) -> tuple[list[Case], list[dict[str, str]]]:
-    """All of them, and those that cannot run here, with why."""
+    """All cases that can run here, and the others with the reason."""
     found, skipped = [], []
     for case in [*_ours(), *_plain(), *(_peers() if peers else ())]:
         try:
             q, k, v = torch.randn(3, 1, H, 128, D).unbind(0)
-            if case.group == "op":  # what an op cannot do it says at once
+            if case.group == "op":  # an op raises at once if it cannot run
                 case.build(128)(q, k, v)
             elif case.group == "peer":
                 case.build(128)
             found.append(case)
-        except Exception as error:  # a library may fail in any way; ours say it in one line
+        except Exception as error:  # a library may fail in any way; linnet's ops raise LinnetError
             if case.group == "op" and not isinstance(error, LinnetError):
                 raise
             skipped.append({"case": case.name, "form": case.form, "reason": " ".join(str(error).split())[:200]})
@@ -113,7 +113,7 @@ def _peers() -> list[Case]:
 
 
 def flops(work: str, causal: bool, N: int) -> int:
-    """Useful floating-point operations of a token of a head, forward; a causal chunk has 64 tokens."""
+    """Useful floating-point operations per token and head, forward; a causal chunk has 64 tokens."""
     each = {
         "linear": 4 * D * D + (2 * BLOCK * D if causal else 0),
         "block": (2 if causal else 4) * BLOCK * D,
@@ -125,7 +125,7 @@ def flops(work: str, causal: bool, N: int) -> int:
 def ops_bench(
     lengths: Sequence[int] | None = None, quick: bool = False, peers: bool = True, only: str = ""
 ) -> Bench:
-    """The plan: `lengths` replace those of every batch; `only` keeps the cases with this in their name."""
+    """The plan: `lengths` replace those of every batch; `only` keeps the cases whose name contains it."""
     found, skipped = cases(peers)
     found = [case for case in found if only in case.name]
     skipped = [case for case in skipped if only in case["case"]]
@@ -142,7 +142,11 @@ def ops_bench(
 
 
 def job_of(case: Case, which: str, batch: int, N: int) -> dict[str, Any]:
-    """Forward moves q, k, v, o; backward reads q, k, v, the gradient of o, and writes three, with twice the work."""
+    """A job with its bytes and operations.
+
+    Forward moves q, k, v and o. Backward reads q, k, v and the gradient of o, writes three gradients, and does twice
+    the work.
+    """
     both = which == PASSES[1]
     job: dict[str, Any] = {"table": "ops", "case": case.name, "group": case.group, "includes": case.includes}
     job |= {"form": case.form, "pass": which, "batch": batch, "tokens": N}
@@ -153,7 +157,7 @@ def job_of(case: Case, which: str, batch: int, N: int) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _inputs(batch: int, tokens: int) -> tuple[Tensor, ...]:
-    """q, k, v and a gradient, the same tensors for all jobs of a group."""
+    """q, k, v and an output gradient; all jobs of a group share these tensors."""
     torch.manual_seed(0)
     return tuple(torch.randn(batch, H, tokens, D) for _ in range(4))
 
@@ -164,7 +168,7 @@ def _known() -> dict[tuple[str, str], Case]:
 
 
 def prepare(job: Job) -> Callable[[], object]:
-    """The call that a job measures."""
+    """The call for a job."""
     q, k, v, toward = _inputs(job["batch"], job["tokens"])
     attention = _known()[job["case"], job["form"]].build(job["tokens"])
     if job["pass"] == "forward":
@@ -178,7 +182,7 @@ def _forward(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _forward_backward(attention: Attention, q: Tensor, k: Tensor, v: Tensor, toward: Tensor) -> None:
-    """Gradients of everything that has one are made and dropped."""
+    """Compute all gradients and drop them."""
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     attention(*leaves).backward(toward)
     if isinstance(attention, torch.nn.Module):
@@ -186,7 +190,7 @@ def _forward_backward(attention: Attention, q: Tensor, k: Tensor, v: Tensor, tow
 
 
 def _warm_up(job: Job) -> None:
-    """The same work on a few tokens."""
+    """Do the same work on a few tokens."""
     prepare({**job, "tokens": 64, "batch": 1})()
 
 

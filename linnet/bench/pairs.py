@@ -1,7 +1,7 @@
-"""Our mechanisms beside other libraries' implementation of the same one, with the same sizes: time of training on each.
+"""linnet's mechanisms against other libraries' implementations of the same ones: time of forward and backward.
 
-A library that offers a core o = f(q, k, v) is compared with our core, one that offers a module with projections
-x -> y with our mixer. Both have random parameters of the same sizes, and take turns.
+A library's core o = f(q, k, v) is compared with linnet's core, a module with projections x -> y with linnet's mixer.
+Both have random parameters of the same sizes, and take turns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +17,13 @@ from linnet.bench.timing import time_in_turns
 from linnet.testing.peers import MissingPeerError, Peer
 
 B, H, N, D = 4, 8, 2048, 64
-SIZE = 128  # of features, projections and landmarks, on both sides
-ROUNDS, CHUNK = 2, 64  # of hashing, and the tokens that attend to each other
+SIZE = 128  # features, projected length and landmarks, on both sides
+ROUNDS, CHUNK = 2, 64  # hash rounds, and tokens per chunk
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One of our mechanisms, its options, and the other library's object for (heads, head_dim)."""
+    """A mechanism of linnet with its options, and the other library's object for (heads, head_dim)."""
 
     mechanism: str
     peer: Peer
@@ -44,7 +44,7 @@ def _linformer(heads: int, head_dim: int) -> nn.Module:
 
 
 def _nystrom(heads: int, head_dim: int) -> nn.Module:
-    """Without the convolution of the values, which ours does not have either."""
+    """Without the convolution of the values, which linnet does not have either."""
     from nystrom_attention import NystromAttention
 
     width = heads * head_dim
@@ -52,7 +52,7 @@ def _nystrom(heads: int, head_dim: int) -> nn.Module:
 
 
 def _reformer(heads: int, head_dim: int) -> nn.Module:
-    """As many rounds and as long chunks as ours."""
+    """With the same rounds and chunks as linnet."""
     from reformer_pytorch import LSHSelfAttention
 
     return LSHSelfAttention(dim=heads * head_dim, heads=heads, bucket_size=CHUNK, n_hashes=ROUNDS)
@@ -85,7 +85,7 @@ def measure_pairs(
     rounds: int = 5,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Forward and backward of each pair, as JSON; `speedup` is their time divided by ours."""
+    """Measure forward and backward of each pair, as JSON; `speedup` is their time divided by linnet's."""
     rows: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = []
     for done, pair in enumerate(pairs):
@@ -117,7 +117,7 @@ def measure_pairs(
 
 
 def _work(module: nn.Module, inputs: Sequence[Tensor]) -> None:
-    """Forward and backward; gradients of everything that has one are made and dropped."""
+    """Run forward and backward, and drop all gradients."""
     o = module(*inputs)
     o.backward(torch.ones_like(o))
     for x in inputs:

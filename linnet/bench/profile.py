@@ -1,4 +1,4 @@
-"""`bench profile`: where the time of a call goes, for the calls whose speed is held against a bound."""
+"""`bench profile`: where the time of a call goes, for calls whose speed must meet a bound."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,8 +10,8 @@ from linnet.bench import model, ops
 from linnet.bench.measure import Bench, Group
 from linnet.bench.memory import Job
 
-SMALLEST = 0.02  # share of the time from which on a part is told by name
-WARM = 5  # calls before the one that is looked at
+SMALLEST = 0.02  # parts with a smaller share of the time are summed up
+WARM = 5  # calls before the profiled one
 ATTENTION = {"linear_attention, cpu": "causal", "lln": "bidirectional", "lln_diag": "bidirectional"}
 
 
@@ -31,7 +31,7 @@ def _cases() -> list[ops.Case]:
 
 
 def prepare(job: Job) -> Callable[[], object]:
-    """The call that a job measures, with the parts of its time as `facts`."""
+    """The call for a job, with the parts of its time as `facts`."""
     call = partial(_call, (ops if job["table"] == "ops" else model).prepare({"compiled": False, **job}))
     for _ in range(WARM):
         call()
@@ -44,7 +44,7 @@ def _call(run: Callable[[], object]) -> None:
 
 
 def parts(call: Callable[[], object]) -> list[dict[str, Any]]:
-    """Seconds of each operator without those that it calls, the longest first; the small ones together."""
+    """Seconds of each operator without those that it calls, longest first; small ones are summed up."""
     with profile(activities=[ProfilerActivity.CPU]) as watched:
         call()
     found = [(event.key, event.self_cpu_time_total * 1e-6, event.count) for event in watched.key_averages()]

@@ -1,4 +1,4 @@
-"""Time of functions on a machine that others may use: by turns, medians, and what others did meanwhile."""
+"""Timing of functions on a shared machine: calls take turns, and samples disturbed by other programs do not count."""
 
 import math
 import os
@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-BUSY = (0, 1, 2, 5, 6, 7)  # the fields of /proc/stat that are work: all but idle and waiting for disks
+BUSY = (0, 1, 2, 5, 6, 7)  # the fields of /proc/stat that are work: all except idle and iowait
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call, the median, least and most; `others`: cores that other programs kept busy meanwhile."""
+    """Seconds of one call: median, minimum, maximum; `others` is the number of cores that other programs kept busy."""
 
     seconds: float
     low: float
     high: float
-    others: float | None  # None where the system does not tell
+    others: float | None  # None if the system does not report it
 
 
 def time_in_turns(
@@ -28,16 +28,16 @@ def time_in_turns(
     least: float = 0.1,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Timing]:
-    """Time each call once a round, in a random order, so that what slows the machine for a while slows all of them.
+    """Time each call once per round, in random order, so that a temporary slowdown affects all calls alike.
 
-    A sample is one call, or as many as fill `least` seconds; the first call of each is not counted. Of the samples
-    of a call the quieter half counts: those during which other programs did least.
+    A sample is one call, or as many as fill `least` seconds; the first call of each function is a warm-up. Only the
+    quieter half of the samples counts: those during which other programs used the processor least.
     """
     return take_turns(calls, {name: warm_up(call) for name, call in calls.items()}, rounds, least, progress=progress)
 
 
 def warm_up(call: Callable[[], object]) -> float:
-    """Seconds of a call, once it has made what it makes at first use; one that takes half a second is called once."""
+    """Seconds of a call after its first use; a call that takes half a second or more is made only once."""
     for _ in range(2):
         start = time.perf_counter()
         call()
@@ -55,7 +55,7 @@ def take_turns(
     slow: float = math.inf,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Timing]:
-    """`time_in_turns` of calls whose seconds are known roughly; one slower than `slow` takes part in 3 rounds only."""
+    """`time_in_turns` for calls whose time is roughly known; a call slower than `slow` takes part in only 3 rounds."""
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     order, chance = list(calls), random.Random(0)
     for turn in range(rounds):
@@ -68,17 +68,17 @@ def take_turns(
 
 
 def _sample(call: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Cores that others used, and seconds of a call."""
+    """(cores that other programs used, seconds per call)."""
     before = _clocks()
     for _ in range(repeats):
         call()
     wall, own, busy = (now - then for now, then in zip(_clocks(), before, strict=True))
-    others = (busy - own) / wall  # the system counts in hundredths of a second: too coarse for a very short sample
+    others = (busy - own) / wall  # counted in hundredths of a second: too coarse for short samples
     return others if math.isnan(others) else min(max(others, 0.0), os.cpu_count() or 1), wall / repeats
 
 
 def _quieter_half(samples: Sequence[tuple[float, float]]) -> Timing:
-    """What the samples come to; without knowledge of others, all of them count."""
+    """The timing from the quieter half of the samples, or from all if the load of other programs is unknown."""
     known = not any(math.isnan(others) for others, _ in samples)
     chosen = sorted(samples)[: len(samples) // 2 + 1] if known else samples
     seconds = [second for _, second in chosen]
@@ -87,7 +87,7 @@ def _quieter_half(samples: Sequence[tuple[float, float]]) -> Timing:
 
 
 def _clocks() -> tuple[float, float, float]:
-    """Seconds by the wall, of this process on all its threads, and of all processes (NaN where no one tells)."""
+    """Wall seconds, CPU seconds of this process, and CPU seconds of all processes (NaN if unknown)."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
         busy = sum(int(fields[i]) for i in BUSY) / os.sysconf("SC_CLK_TCK")

@@ -1,6 +1,6 @@
-"""Instruments: what attention weights and gradients say about why a model works or fails, one file each."""
+"""Instruments: measurements of attention weights and gradients that show why a model works or fails, one file each."""
 
-# Imported eagerly: a file and the function that it defines share a name, and the function must win.
+# Imported eagerly: a file and its function share a name, and the name must mean the function.
 from linnet.instruments.attention_map import attention_map
 from linnet.instruments.concentration import concentration
 from linnet.instruments.entropy import entropy

@@ -1,6 +1,6 @@
 """The analysis of a model on a text: every instrument on every layer, as one table of plain numbers.
 
-`measure` makes it, `check` reads it back from a file that nobody has checked, `rows` shows it in a terminal.
+`measure` makes it, `check` validates one that was read from a file, `rows` formats it for a terminal.
 """
 
 import math
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 FORMAT = "linnet-analysis-1"
 Analysis = dict[str, Any]
-FIRST = ("entropy", "temperature", "spectral_gap", "concentration", "local_score", "lognormal_fit")  # in a table
+FIRST = ("entropy", "temperature", "spectral_gap", "concentration", "local_score", "lognormal_fit")  # rows of a table
 
 
 def chosen(names: Sequence[str] = ()) -> list[str]:
-    """The named instruments, once each, or the usual ones."""
+    """The named instruments without duplicates, or the usual ones if none is named."""
     for name in names:
         if name not in INSTRUMENT:
             raise unknown("instrument", name, INSTRUMENT.names())
@@ -37,9 +37,10 @@ def measure(
     records: Sequence[Mapping[str, Any]] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Analysis:
-    """The readings of instruments on views, as plain numbers: means over the sequences, a list over the heads.
+    """Apply instruments to views and return plain numbers: means over the sequences, lists over the heads.
 
-    `tokens` are those of the first sequence, whose maps are kept; `records` are a run's, for what reads gradients.
+    `tokens` are those of the first sequence, whose maps are kept. `records` come from a run, for instruments that read
+    gradients.
     """
     if not views:
         raise InputError("there is no attention to measure")
@@ -63,7 +64,7 @@ def measure(
 
 
 def _add(layer: dict[str, Any], instrument: Any, view: "View") -> None:
-    """One instrument on one layer: its numbers, or why there are none."""
+    """Add one instrument's numbers to a layer, or the reason why there are none."""
     try:
         refused = instrument.refusal(view)
         values = {} if refused else instrument.measure(view)
@@ -84,7 +85,7 @@ def _add(layer: dict[str, Any], instrument: Any, view: "View") -> None:
 
 
 def plain(value: "Tensor") -> Any:
-    """Nested lists of floats, None for what is not finite."""
+    """Nested lists of floats, with None for NaN and infinity."""
 
     def clean(item: Any) -> Any:
         if isinstance(item, list):
@@ -95,7 +96,7 @@ def plain(value: "Tensor") -> Any:
 
 
 def _gradients(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The deviation of gradients over a run: of all parameters, then of each layer."""
+    """The deviation of gradients over a run: for all parameters, then for each layer."""
     from linnet.instruments.gradient_deviation import READING, deviation_of_records
 
     found = deviation_of_records(records)
@@ -105,7 +106,7 @@ def _gradients(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def check(analysis: Any) -> Analysis:
-    """The analysis, once it has the shape of one; its numbers and words may still be anything."""
+    """Return the analysis if it has the right shape, otherwise raise; its numbers and strings are not checked."""
     try:
         sound = analysis["format"] == FORMAT and all(
             isinstance(layer["name"], str) and isinstance(layer["values"], dict) for layer in analysis["layers"]
@@ -119,14 +120,14 @@ def check(analysis: Any) -> Analysis:
 
 
 def by_head(layer: Mapping[str, Any], instrument: str, value: str) -> list[float]:
-    """The finite numbers of one reading, a number a head."""
+    """The finite numbers of one reading, one per head."""
     found = layer["values"].get(instrument)
     found = found.get(value) if isinstance(found, dict) else None
     return [x for x in found if isinstance(x, int | float)] if isinstance(found, list) else []
 
 
 def rows(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
-    """Columns and cells for a terminal: a row for each quantity, a column for each layer, means over the heads."""
+    """Columns and cells for a terminal: one row per quantity, one column per layer, means over the heads."""
     layers = analysis["layers"]
     lines: list[list[str]] = []
     for name in dict.fromkeys([*FIRST, *INSTRUMENT.names()]):
@@ -143,7 +144,7 @@ def rows(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
 
 
 def _deviation(analysis: Analysis) -> list[float | None]:
-    """The deviation of gradients: of all parameters, then of each layer; empty where there is none."""
+    """The deviation of gradients: for all parameters, then for each layer; empty if it was not measured."""
     found = analysis.get("gradients")
     found = found.get("deviation") if isinstance(found, dict) else None
     if not isinstance(found, list):
@@ -152,7 +153,7 @@ def _deviation(analysis: Analysis) -> list[float | None]:
 
 
 def remarks(analysis: Analysis) -> list[str]:
-    """What the table does not say: notes and refusals, with the instruments and the layers that they are about."""
+    """Notes and refusals, each with the instruments and layers that it concerns."""
     layers = analysis["layers"]
     about: dict[str, tuple[list[str], list[str]]] = {}
     for layer in layers:
@@ -169,6 +170,6 @@ def remarks(analysis: Analysis) -> list[str]:
         lines.append(f"{', '.join(names)}: {text}" + (f" ({', '.join(where)})" if len(where) < len(layers) else ""))
     gradients, deviation = analysis.get("gradients"), _deviation(analysis)
     if isinstance(gradients, dict):
-        whole = f"; of all parameters {deviation[0]:.4g}" if deviation and deviation[0] is not None else ""
+        whole = f"; for all parameters {deviation[0]:.4g}" if deviation and deviation[0] is not None else ""
         lines.append(f"gradient_deviation: {gradients.get('refused') or gradients.get('reading')}{whole}")
     return lines

@@ -1,4 +1,4 @@
-"""Attention maps: the weights themselves, pooled to a size that can be looked at."""
+"""Attention maps: the weights themselves, pooled to a size that fits on a screen."""
 
 from typing import ClassVar
 
@@ -13,21 +13,21 @@ LARGEST = 256  # rows and columns of a map
 
 
 def attention_map(weights: Tensor, size: int = LARGEST) -> Tensor:
-    """Weights (..., N, N) as (..., n, n) with n = min(N, size): rows of a pool averaged, its columns added.
+    """Pool weights (..., N, N) to (..., n, n) with n = min(N, size).
 
-    So each row of a map still sums to one.
+    Rows of a pool are averaged and its columns added, so each row of a map still sums to one.
     """
     found = pooled(of_weights(weights), size)
     return found.reshape(*weights.shape[:-2], *found.shape[2:])
 
 
 def pooled(view: View, size: int = LARGEST, signed: bool = True) -> Tensor:
-    """(B,H,n,n): the weights of a view with rows divided by their sum; if not `signed`, their absolute values."""
+    """(B,H,n,n): the weights of a view, with rows divided by their sum; absolute values if not `signed`."""
     if size < 1:
         raise InputError(f"size is {size}: it must be at least 1")
     B, H, N = view.shape
     n = min(N, size)
-    pool = torch.arange(N) * n // N  # (N,): which pool a token is in
+    pool = torch.arange(N) * n // N  # (N,): the pool of each token
     found, count = torch.zeros(B, H, n, n, dtype=torch.float64), torch.zeros(B, H, n, 1, dtype=torch.float64)
     for start, A in view.stochastic() if signed else view.positive():
         there = ~A[..., :1].isnan()

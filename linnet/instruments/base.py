@@ -1,7 +1,8 @@
-"""What every instrument reads and says: attention weights by rows, so that long sequences fit, and numbers by head.
+"""What every instrument reads and returns: attention weights, a few rows at a time, and numbers per head.
 
 A `View` is the attention of one layer on B sequences of N tokens. It comes from plain weights, from a mixer and its
 input, or from each layer of a model on a text. An instrument turns a view into numbers of shape (B, H, ...).
+Reading by rows lets long sequences fit into memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,16 +18,16 @@ from linnet.attention.rows import Kernel, kernel_rows
 from linnet.errors import InputError
 from linnet.models.backbone import Model
 
-ENTRIES = 1 << 20  # weights that are read at a time: 8 MiB in float64
-HELD = 1 << 22  # weights that are kept once they are read
+ENTRIES = 1 << 20  # weights read at a time: 8 MiB in float64
+HELD = 1 << 22  # weights kept after the first reading
 TOLERANCE = 1e-3  # how far from one the sum of a normalized row may be
-HALF_TOLERANCE = 3e-2  # of half precision
-DIVIDED = "rows divided by their sum"  # what a note says of weights that do not sum to one
+HALF_TOLERANCE = 3e-2  # the same for half precision
+DIVIDED = "rows divided by their sum"  # the note about weights that do not sum to one
 
 
 @dataclass(frozen=True)
 class View:
-    """The weights A of one layer, (B,H,N,N), by rows; `core`, q, k and v where they come from a mechanism."""
+    """The weights A of one layer, (B,H,N,N), by rows; `core`, q, k and v are set if they come from a mechanism."""
 
     name: str
     shape: tuple[int, int, int]  # B, H, N
@@ -38,7 +39,7 @@ class View:
     v: Tensor | None = None
 
     def rows(self) -> Iterator[tuple[int, Tensor]]:
-        """(start, the rows from there) in float64, as the mechanism has them."""
+        """Yield (start, rows from start on) in float64, as the mechanism has them."""
         B, H, N = self.shape
         size, held = max(1, ENTRIES // (B * H * N)), B * H * N * N <= HELD
         for start in range(0, N, size):
@@ -50,30 +51,30 @@ class View:
         return self.part(0, self.shape[2])
 
     def part(self, start: int, stop: int) -> Tensor:
-        """Rows in float64, once they are known to be numbers."""
+        """Rows from start to stop in float64; raises if one is not finite."""
         with torch.no_grad():
-            kernel = self.kernel  # made once, where `read` would make it for each part
+            kernel = self.kernel  # computed once; `read` would compute it for every part
             A = self.read(start, stop) if kernel is None else kernel_rows(kernel, self.causal, start, stop)
         A = A.cpu().double()
         if not bool(A.isfinite().all()):
-            raise InputError(f"{self.name}: a weight is NaN or infinite: there is nothing to measure")
+            raise InputError(f"{self.name}: a weight is NaN or infinite, so there is nothing to measure")
         return A
 
     def stochastic(self) -> Iterator[tuple[int, Tensor]]:
-        """(start, rows divided by their sum); a row whose sum is 0 is NaN, and is left out of every mean."""
+        """Yield (start, rows divided by their sum); a row that sums to 0 becomes NaN, which every mean leaves out."""
         for start, A in self.rows():
             total = A.sum(dim=-1, keepdim=True)
             yield start, A / torch.where(total == 0, torch.nan, total)
 
     def positive(self) -> Iterator[tuple[int, Tensor]]:
-        """(start, absolute values of the rows divided by their sum)."""
+        """Yield (start, absolute values of the rows, divided by their sum)."""
         for start, A in self.rows():
             total = A.abs().sum(dim=-1, keepdim=True)
             yield start, A.abs() / torch.where(total == 0, torch.nan, total)
 
     @cached_property
     def signed(self) -> bool:
-        """Whether a weight is negative."""
+        """Whether any weight is negative."""
         return any(bool((A < 0).any()) for _, A in self.rows())
 
     @cached_property
@@ -83,13 +84,13 @@ class View:
 
     @cached_property
     def seen(self) -> Tensor:
-        """How many keys the direction of the layer lets each query see: (N,)."""
+        """(N,): how many keys each query can see, causal or not."""
         N = self.shape[2]
         return torch.arange(1.0, N + 1, dtype=torch.float64) if self.causal else torch.full((N,), N).double()
 
     @cached_property
     def kernel(self) -> Kernel | None:
-        """The features of the mechanism, where it has some."""
+        """The features of the mechanism, or None if it has none."""
         if self.core is None or self.q is None or self.k is None:
             return None
         with torch.no_grad():
@@ -98,14 +99,14 @@ class View:
 
 
 class Instrument:
-    """One measurement: `measure` gives tensors (B,H,...) by name, of which `shows` are those to put into a table."""
+    """One measurement: `measure` returns tensors (B,H,...) by name, and `shows` lists those that go into a table."""
 
     name: ClassVar[str]  # set by the registry
-    what: ClassVar[str]  # in one line
+    what: ClassVar[str]  # one line about it
     paper: ClassVar[str]
-    shows: ClassVar[dict[str, str]]  # values with one number a head: name -> heading
+    shows: ClassVar[dict[str, str]]  # values with one number per head: name -> heading
     reads: ClassVar[str] = "weights"  # or "gradients": the records of a run
-    usual: ClassVar[bool] = True  # whether it is measured when none is named
+    usual: ClassVar[bool] = True  # whether it is measured if none is named
 
     def refusal(self, view: View) -> str | None:
         """Why this view cannot be measured, or None."""
@@ -121,18 +122,18 @@ class Instrument:
 
 
 def mean_of_rows(values: list[Tensor]) -> Tensor:
-    """(B,H) mean over all rows, given parts (B,H,R); rows that are NaN do not count."""
+    """(B,H): the mean over all rows of parts (B,H,R), without rows that are NaN."""
     return torch.cat(values, dim=2).nanmean(dim=2)
 
 
 def of_weights(weights: Tensor, causal: bool = False) -> View:
-    """Plain weights (..., N, N) as a view whose heads are all leading axes; rows must be finite and sum to one."""
+    """A view of plain weights (..., N, N), whose leading axes become heads; rows must be finite and sum to one."""
     if not isinstance(weights, Tensor) or not weights.is_floating_point():
         kind = weights.dtype if isinstance(weights, Tensor) else type(weights).__name__
         raise InputError(f"weights are {kind}: they must be a tensor of floating point numbers")
     shape = tuple(weights.shape)
     if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
-        raise InputError(f"weights have shape {shape}: it must be (..., N, N) with N of at least 1")
+        raise InputError(f"weights have shape {shape}: it must be (..., N, N) with N at least 1")
     flat = weights.detach().reshape(1, -1, *shape[-2:])
     view = View("weights", (1, flat.shape[1], shape[-1]), causal, lambda start, stop: flat[:, :, start:stop])
     allowed = TOLERANCE if weights.dtype in (torch.float32, torch.float64) else HALF_TOLERANCE
@@ -145,7 +146,7 @@ def of_weights(weights: Tensor, causal: bool = False) -> View:
 
 
 def of_mixer(mixer: nn.Module, x: Tensor, name: str = "mixer") -> View:
-    """The attention of a mixer on its input x (B,N,M), in evaluation mode."""
+    """A view of a mixer's attention on its input x (B,N,M); the mixer must be in evaluation mode."""
     if mixer.training:
         raise InputError(f"{name} is in training mode, where its weights are random: call eval() first")
     with torch.no_grad():
@@ -160,9 +161,9 @@ def of_mixer(mixer: nn.Module, x: Tensor, name: str = "mixer") -> View:
 
 
 def of_model(model: nn.Module, ids: Tensor) -> list[View]:
-    """The attention of every mechanism of a model in evaluation mode on ids (B,N), first layer first."""
+    """Views of every mechanism of a model on ids (B,N), in the order of its layers; it must be in evaluation mode."""
     if not isinstance(model, Model):
-        raise InputError(f"{type(model).__name__} has no attention of linnet: there is nothing to measure")
+        raise InputError(f"model is a {type(model).__name__}: only a model of linnet can be measured")
     if model.training:
         raise InputError("the model is in training mode, where its weights are random: call eval() first")
     inputs: dict[str, Tensor] = {}

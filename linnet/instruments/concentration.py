@@ -1,4 +1,4 @@
-"""Biased and unbiased concentration: entropy and spectral gap, the pair that LLN's paper reads together.
+"""Biased and unbiased concentration: entropy and spectral gap, which the LLN paper reads as a pair.
 
 Low entropy with a large gap is biased: all queries read the same few tokens. Low entropy with a small gap is unbiased:
 each query reads a few tokens of its own.
@@ -13,21 +13,21 @@ from linnet.instruments.entropy import measure_entropy
 from linnet.instruments.spectral_gap import CAUSAL, gap
 from linnet.registry import INSTRUMENT
 
-HALF = 0.5  # divides low from high, in both
+HALF = 0.5  # the threshold between low and high, for both
 
 
 class Concentration(NamedTuple):
-    """(...) each: entropy as a share of log2 N, and the spectral gap."""
+    """Entropy as a share of log2 N, and the spectral gap; both have shape (...)."""
 
     relative: Tensor
     gap: Tensor
 
     def biased(self) -> Tensor:
-        """Where few tokens are read, by all queries the same (bool)."""
+        """True where all queries read the same few tokens."""
         return (self.relative < HALF) & (self.gap >= HALF)  # M48
 
     def unbiased(self) -> Tensor:
-        """Where few tokens are read, by each query its own (bool)."""
+        """True where each query reads a few tokens of its own."""
         return (self.relative < HALF) & (self.gap < HALF)  # M48
 
 
@@ -43,7 +43,7 @@ def pair(view: View) -> Concentration:
 
 @INSTRUMENT.add("concentration")
 class ConcentrationPair(Instrument):
-    """The pair, and how many heads it calls biased and unbiased."""
+    """The pair, and how many heads are biased or unbiased."""
 
     what = "whether few tokens are read, and whether they are the same for all queries (bidirectional)"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"

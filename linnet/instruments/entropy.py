@@ -1,4 +1,4 @@
-"""Entropy of attention rows: how many tokens a query really reads, in bits."""
+"""Entropy of attention rows, in bits: how many tokens a query effectively reads."""
 
 import math
 from typing import ClassVar
@@ -9,20 +9,20 @@ from torch import Tensor
 from linnet.instruments.base import DIVIDED, Instrument, View, mean_of_rows, of_weights
 from linnet.registry import INSTRUMENT
 
-ABSOLUTE = "signed weights: of their absolute values"
+ABSOLUTE = "signed weights: absolute values are measured"
 
 
 def entropy(weights: Tensor, relative: bool = False) -> Tensor:
     """Mean entropy (...) of the rows of weights (..., N, N) in bits; `relative`: divided by log2 N.
 
-    0 where each query reads one token, log2 N where it reads all alike. Of signed rows: that of their absolute values.
+    It is 0 if each query reads one token, and log2 N if it reads all alike. Signed rows count by absolute value.
     """
     found = measure_entropy(of_weights(weights))
     return found["relative" if relative else "bits"].reshape(weights.shape[:-2])
 
 
 def measure_entropy(view: View) -> dict[str, Tensor]:
-    """Bits, and the share of the entropy of rows that read all that they see alike, log2 N where bidirectional."""
+    """Entropy in bits, and its share of the largest possible: that of rows which read all visible tokens alike."""
     parts = [torch.special.entr(A).sum(dim=-1) / math.log(2) for _, A in view.positive()]  # M37
     bits = mean_of_rows(parts)
     most = float(view.seen.log2().mean())
@@ -31,9 +31,9 @@ def measure_entropy(view: View) -> dict[str, Tensor]:
 
 @INSTRUMENT.add("entropy")
 class Entropy(Instrument):
-    """Bits a row."""
+    """Bits per row."""
 
-    what = "how many tokens a query reads: entropy of rows in bits, and of what it could be"
+    what = "how many tokens a query reads: entropy of rows in bits, and as a share of the largest"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
     shows: ClassVar = {"bits": "entropy (bits)", "relative": "share of the largest"}
 

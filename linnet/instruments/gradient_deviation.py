@@ -1,6 +1,6 @@
-"""Relative standard deviation of gradients over training: how much the norm of the gradient jumps.
+"""Relative standard deviation of gradients over training: how much the gradient norm jumps.
 
-The reading of TransNormer's Table 2 that is used: g_t is the L2 norm of the gradient of update t before clipping, of
+TransNormer's Table 2 is read as follows: g_t is the L2 norm of the gradient of update t before clipping, of
 all parameters or of those of one layer; the number is std(g_1 .. g_T) / mean(g_1 .. g_T) over all updates.
 """
 
@@ -20,14 +20,14 @@ READING = "std / mean of the gradient's L2 norm before clipping, over all update
 def gradient_deviation(norms: Tensor) -> Tensor:
     """std / mean (...) over the updates of norms (T, ...)."""
     if norms.dim() < 1 or norms.shape[0] < 2 or not bool(norms.isfinite().all()):
-        raise InputError(f"norms are {tuple(norms.shape)}: they must be (T, ...), finite, of two updates or more")
+        raise InputError(f"norms have shape {tuple(norms.shape)}: it must be (T, ...), finite, of two updates or more")
     return norms.double().std(dim=0, correction=0) / norms.double().mean(dim=0)  # M46
 
 
 def deviation_of_records(records: Sequence[Mapping[str, Any]]) -> Tensor | None:
-    """(1 + L,): all parameters, then each layer, from the means of a run's training records; None without any.
+    """(1 + L,): for all parameters, then for each layer, from a run's training records; None without such records.
 
-    A record holds, for the updates since the one before, their number, the mean norms and the mean squared norms.
+    A record covers the updates since the previous one: their number, mean norms and mean squared norms.
     """
     parts = {"grad_means": list, "grad_squares": list, "updates": int}
     known = [r for r in records if all(isinstance(r.get(key), kind) for key, kind in parts.items())]
@@ -41,7 +41,7 @@ def deviation_of_records(records: Sequence[Mapping[str, Any]]) -> Tensor | None:
 
 @INSTRUMENT.add("gradient_deviation")
 class GradientDeviation(Instrument):
-    """By layer and overall, from the records of a run."""
+    """Overall and per layer, from the records of a run."""
 
     what = f"how much gradients jump while training: {READING}"
     paper = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"

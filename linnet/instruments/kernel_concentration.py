@@ -1,6 +1,7 @@
-"""Concentration against temperature: how the entropy and the gap of kernels follow the scale of queries and keys.
+"""Concentration against temperature: how a kernel's entropy and gap depend on the scale of queries and keys.
 
-A homogeneous kernel (ReLU, quadratic) gives the same weights at any scale, so training cannot concentrate it by scale.
+A homogeneous kernel (ReLU, quadratic) gives the same weights at any scale, so training cannot use the scale to
+concentrate it.
 """
 
 import math
@@ -23,14 +24,14 @@ TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 
 
 def gaussian(N: int, D: int, seed: int, sigma: float = 1.0) -> tuple[Tensor, Tensor]:
-    """q and k (N,D) of independent Gaussians."""
+    """q and k (N,D) with independent Gaussian entries."""
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, N, D, dtype=torch.float64, generator=generator) * sigma
     return q, k
 
 
 def kernel_view(q: Tensor, k: Tensor, kernel: str, match: str = "variance") -> View:
-    """The attention of a kernel on q, k (N,D); of LLN with its features, from which the gap is exact and quick."""
+    """A view of a kernel on q, k (N,D); for LLN with its features, which make the gap exact and fast."""
     if kernel not in KERNELS:
         raise unknown("kernel", kernel, KERNELS)
     q, k = q[None, None], k[None, None]
@@ -42,12 +43,12 @@ def kernel_view(q: Tensor, k: Tensor, kernel: str, match: str = "variance") -> V
 
 
 def kernel_weights(q: Tensor, k: Tensor, kernel: str) -> Tensor:
-    """A (N,N) of q, k (N,D), with rows that sum to one; a query that no key answers has a row of zeros."""
+    """A (N,N) for q, k (N,D), with rows that sum to one, or to zero for a query that matches no key."""
     return torch.cat([A for _, A in kernel_view(q, k, kernel).rows()], dim=2)[0, 0]
 
 
 def _rows(q: Tensor, k: Tensor, kernel: str) -> Tensor:
-    """The rows of some queries (..., R, D) over all keys (..., N, D)."""
+    """The rows of queries (..., R, D) over all keys (..., N, D)."""
     if kernel == "softmax":
         return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)
     if kernel == "elu":
@@ -65,7 +66,7 @@ def kernel_concentration(
 ) -> dict[str, Tensor]:
     """Bits and gap (T,) of a kernel on q, k (N,D), scaled so that 1 / (sigma_q sigma_k) is each of `temperatures`.
 
-    A query that no key answers, as ReLU may have, does not count among the bits, and leaves no gap: it is NaN.
+    A query that matches no key, which ReLU allows, is left out of the bits, and the gap is then NaN.
     """
     if q.dim() != 2 or q.shape != k.shape:
         raise InputError(f"q {tuple(q.shape)}, k {tuple(k.shape)}: both must be (N, D)")
@@ -83,7 +84,7 @@ def kernel_concentration(
 
 
 def _gap(view: View) -> Tensor:
-    """The gap of one head, NaN where it has none or none is found."""
+    """The gap of one head, or NaN if it has none or the iteration does not converge."""
     try:
         return gap(view).squeeze()
     except LinnetError:
@@ -92,20 +93,20 @@ def _gap(view: View) -> Tensor:
 
 @INSTRUMENT.add("kernel_concentration")
 class KernelConcentration(Instrument):
-    """What each kernel would make of a layer's own q and k at other scales."""
+    """Entropy and gap of each kernel on a layer's own q and k, at several scales."""
 
     what = "entropy and gap of softmax, lln, elu, relu and quadratic kernels on a layer's q and k, by temperature"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
     shows: ClassVar = {}
-    usual = False  # 45 weight matrices a head
+    usual = False  # 45 weight matrices per head
 
     def refusal(self, view: View) -> str | None:
         if view.q is None:
-            return "queries and keys of this mechanism are not known"
+            return "this mechanism does not expose its queries and keys"
         return CAUSAL if view.causal else None
 
     def measure(self, view: View) -> dict[str, Tensor]:
-        assert view.q is not None and view.k is not None  # `refusal` has asked
+        assert view.q is not None and view.k is not None  # `refusal` has checked
         heads = list(zip(view.q.flatten(0, 1), view.k.flatten(0, 1), strict=True))
         found: dict[str, Tensor] = {}
         for kernel in KERNELS:

@@ -1,7 +1,7 @@
 """Locally accumulated attention score: how wide a neighborhood of a token holds a share of its attention.
 
-The procedure of TransNormer's appendix: start at the token itself, take in its left neighbor, its right one, the next
-left one and so on, without leaving the sequence; note the size at which the mass first reaches each of 100 thresholds.
+The procedure of TransNormer's appendix: start at the token itself, add its left neighbor, its right one, the next left
+one and so on, within the sequence; record the size at which the mass first reaches each of 100 thresholds.
 """
 
 from typing import ClassVar
@@ -13,19 +13,19 @@ from linnet.instruments.base import DIVIDED, Instrument, View, of_weights
 from linnet.registry import INSTRUMENT
 
 THRESHOLDS = torch.linspace(0, 1, 100, dtype=torch.float64)
-SLACK = 1e-6  # what rounding may take from a mass
+SLACK = 1e-6  # how much mass rounding may lose
 
 
 def local_score(weights: Tensor) -> Tensor:
     """(..., 100): the share of the sequence that holds 0, 1/99, ..., 1 of a row's mass around its token.
 
-    The mean over the rows of weights (..., N, N). Low curves are local attention, the diagonal is diluted attention.
+    The mean over the rows of weights (..., N, N). A low curve means local attention, the diagonal diluted attention.
     """
     return curve(of_weights(weights)).reshape(*weights.shape[:-2], len(THRESHOLDS))
 
 
 def local_area(score: Tensor) -> Tensor:
-    """(...): the area under curves (..., 100); 1/N for attention to oneself, about 1/2 for uniform attention."""
+    """(...): the area under curves (..., 100); 1/N if each token reads itself, about 1/2 for uniform attention."""
     return torch.trapezoid(score, THRESHOLDS.to(score), dim=-1)
 
 
@@ -35,7 +35,7 @@ def curve(view: View) -> Tensor:
     total, count = torch.zeros(B, H, len(THRESHOLDS), dtype=torch.float64), torch.zeros(B, H, 1, dtype=torch.float64)
     for start, A in view.stochastic():
         order = neighborhood(start, start + A.shape[2], N).expand(A.shape)
-        mass = torch.empty_like(A).scatter_(3, order, A).cumsum(dim=3).cummax(dim=3).values  # signed rows may fall
+        mass = torch.empty_like(A).scatter_(3, order, A).cumsum(dim=3).cummax(dim=3).values  # signed mass can fall
         asked = (THRESHOLDS - SLACK).expand(*A.shape[:3], -1).contiguous()
         size = (torch.searchsorted(mass, asked) + 1).clamp(max=N)  # M41
         there = ~A[..., :1].isnan()
@@ -45,7 +45,7 @@ def curve(view: View) -> Tensor:
 
 
 def neighborhood(start: int, stop: int, N: int) -> Tensor:
-    """(stop-start, N): when key s joins the neighborhood of query t: itself first, then left, right, left, ..."""
+    """(stop-start, N): when key s joins the neighborhood of query t: first t itself, then left, right, left, ..."""
     t, s = torch.arange(start, stop)[:, None], torch.arange(N)
     distance = (t - s).abs()
     border = torch.minimum(t, N - 1 - t)  # beyond this distance only one side is left

@@ -1,4 +1,4 @@
-"""Log-normal fit of attention weights: mean, variance and skew of ln A, and how far it is from a normal law."""
+"""Log-normal fit of attention weights: mean, variance and skew of ln A, and its distance from a normal distribution."""
 
 import math
 from collections.abc import Iterator
@@ -17,25 +17,25 @@ LEVELS = (torch.arange(99, dtype=torch.float64) + 1) / 100  # of the quantiles
 
 
 class LognormalFit(NamedTuple):
-    """Of ln A, (...) each: for a log-normal law skew and ks are 0, and the mean is -ln N - variance / 2."""
+    """The distribution of ln A, (...) each; if A is log-normal, skew and ks are 0 and mean = -ln N - variance / 2."""
 
     mean: Tensor
     variance: Tensor
     skew: Tensor
-    ks: Tensor  # the largest distance of the distribution from the normal one with this mean and variance
+    ks: Tensor  # the largest distance from the normal distribution with this mean and variance
     quantiles: Tensor  # (..., 99): 1 % to 99 %
 
 
 def lognormal_fit(weights: Tensor) -> LognormalFit:
-    """The fit of ln A over all entries of weights (..., N, N); weights of 0 are left out, of signed ones the size."""
+    """The fit of ln |A| over all entries of weights (..., N, N), without those that are 0."""
     found = fit(of_weights(weights))
     return LognormalFit(*(value.reshape(weights.shape[:-2] + value.shape[2:]) for value in found))
 
 
 def fit(view: View) -> LognormalFit:
-    """By two passes over the rows, (B,H): moments, then a histogram so fine that it stands for the distribution.
+    """The fit (B,H) in two passes over the rows: moments, then a histogram fine enough to replace the distribution.
 
-    A causal row of n tokens is shifted by ln(n/N): so all rows are compared with the same flat row.
+    A causal row of n tokens is shifted by ln(n/N), so that all rows are compared with the same flat row.
     """
     B, H, N = view.shape
     flat = torch.zeros(B, H, dtype=torch.float64)
@@ -61,7 +61,7 @@ def fit(view: View) -> LognormalFit:
 
 
 def _logs(view: View) -> Iterator[tuple[Tensor, Tensor]]:
-    """(ln |A|, where A is not 0) by rows."""
+    """Yield (ln |A|, A != 0) by rows."""
     shift = (view.seen / view.shape[2]).log()
     for start, A in view.rows():
         there = A != 0
@@ -71,11 +71,11 @@ def _logs(view: View) -> Iterator[tuple[Tensor, Tensor]]:
 def _distribution(
     counts: Tensor, low: Tensor, width: Tensor, mean: Tensor, variance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """KS distance (B,H) from the normal law, and quantiles (B,H,99), of a histogram (B,H,BINS)."""
+    """KS distance (B,H) from the normal distribution, and quantiles (B,H,99), of a histogram (B,H,BINS)."""
     reached = counts.cumsum(dim=2) / counts.sum(dim=2, keepdim=True).double()  # at the upper edge of each bin
     edges = low[..., None] + width[..., None] * torch.arange(1, BINS + 1)
     normal = torch.special.ndtr((edges - mean[..., None]) / variance[..., None].sqrt())
-    first = torch.special.ndtr((low - mean) / variance.sqrt())  # nothing is reached before the smallest
+    first = torch.special.ndtr((low - mean) / variance.sqrt())  # the distribution is 0 below the smallest value
     ks = torch.where(variance > FLAT, torch.maximum((reached - normal).abs().amax(dim=2), first), 0)
     place = torch.searchsorted(reached, LEVELS.expand(*reached.shape[:2], -1).contiguous())
     return ks, edges.gather(2, place.clamp(max=BINS - 1))
@@ -83,9 +83,9 @@ def _distribution(
 
 @INSTRUMENT.add("lognormal_fit")
 class Lognormal(Instrument):
-    """The law of ln A, beside the variance that q and k predict for softmax."""
+    """The distribution of ln A, beside the variance that q and k predict for softmax."""
 
-    what = "the law of ln A: mean, variance against sigma_q^2 sigma_k^2, skew, distance from normal, quantiles"
+    what = "the distribution of ln A: mean, variance against sigma_q^2 sigma_k^2, skew, distance from normal, quantiles"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
     shows: ClassVar = {"variance": "Var ln A", "predicted": "q and k predict", "skew": "skew", "ks": "KS"}
 

@@ -1,6 +1,6 @@
-"""Moment matching: whether ln A of a layer has the variance that softmax over the same q and k would have.
+"""Moment matching: whether a layer's ln A has the variance that softmax over the same q and k would have.
 
-And its calibration: how the variance of LLN's ln A depends on the deviation of its features, for one head width.
+Also its calibration: how the variance of LLN's ln A depends on the deviation of its features, for one head width.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from linnet.instruments.spectral_gap import gap
 from linnet.instruments.temperature import row_variance, score_variance
 from linnet.registry import INSTRUMENT
 
-LOW, HIGH = 0.5, 5.0  # variances between which the curves are fitted
+LOW, HIGH = 0.5, 5.0  # the range of variances in which the curves are fitted
 
 
 class Calibration(NamedTuple):
@@ -27,14 +27,14 @@ class Calibration(NamedTuple):
     head_dim: int
     line: tuple[float, float]  # a, b
     parabola: tuple[float, float, float]  # c2, c1, c0
-    line_error: float  # the largest relative error among the points of the fit
+    line_error: float  # the largest relative error at the fitted points
     parabola_error: float
 
 
 def calibrate(head_dim: int, tokens: int = 512, seeds: int = 3) -> Calibration:
-    """The coefficients for a head width, measured on Gaussian queries and keys.
+    """Measure the coefficients for a head width, on Gaussian queries and keys.
 
-    alpha = sigma~ / sigma_q and beta = sigma~ / sigma_k then give ln A the variance sigma_q^2 sigma_k^2.
+    With them, alpha = sigma~ / sigma_q and beta = sigma~ / sigma_k give ln A the variance sigma_q^2 sigma_k^2.
     """
     for name, value in (("head_dim", head_dim), ("tokens", tokens), ("seeds", seeds)):
         check_count(name, value)
@@ -106,15 +106,15 @@ class MomentMatching(Instrument):
 
     what = "whether ln A has the variance along rows that softmax would have: sigma_q^2 sigma_k^2"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
-    shows: ClassVar = {"variance": "row Var ln A", "target": "softmax would have", "ratio": "ratio"}
+    shows: ClassVar = {"variance": "row Var ln A", "target": "softmax's variance", "ratio": "ratio"}
 
     def refusal(self, view: View) -> str | None:
-        return "queries and keys of this mechanism are not known" if view.q is None else None
+        return "this mechanism does not expose its queries and keys" if view.q is None else None
 
     def note(self, view: View) -> str | None:
         return ABSOLUTE if view.signed else None
 
     def measure(self, view: View) -> dict[str, Tensor]:
-        assert view.q is not None and view.k is not None  # `refusal` has asked
+        assert view.q is not None and view.k is not None  # `refusal` has checked
         variance, target = row_variance(view), score_variance(view.q, view.k)
         return {"variance": variance, "target": target, "ratio": variance / target}

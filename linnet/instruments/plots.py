@@ -1,4 +1,4 @@
-"""The figures of an analysis: by layer and head, the dilution curve, the law of the weights, kernels, maps."""
+"""The figures of an analysis: per layer and head, the dilution curve, the distribution of weights, kernels, maps."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,13 +24,13 @@ Named = Sequence[tuple[str, Analysis]]
 
 
 def check_format(kind: str) -> None:
-    """The one-line error for a kind of figure that does not exist."""
+    """Raise if there is no such file format for figures."""
     if f".{kind}" not in FORMATS:
         raise unknown("format", kind, [name[1:] for name in FORMATS])
 
 
 def layer_figures(named: Named) -> list[Figure]:
-    """One number a head over the layers: of one run its heads and their mean, of several the mean of each."""
+    """One figure per quantity, over the layers: the heads and their mean for one run, only the means for several."""
     figures = []
     for title, label, instrument, value in BY_LAYER:
         series: list[Series] = []
@@ -47,13 +47,13 @@ def layer_figures(named: Named) -> list[Figure]:
 
 
 def dilution_figure(named: Named) -> Figure | None:
-    """Locally accumulated score: a curve a layer, or of several runs a curve each, the mean over layers and heads."""
+    """Locally accumulated score: one curve per layer; for several runs one per run, the mean over layers and heads."""
     series = []
     for name, analysis in named:
         curves = {layer["name"]: _curve(layer, "local_score", "curve") for layer in analysis["layers"]}
         found = {layer: curve for layer, curve in curves.items() if curve is not None}
         x = np.linspace(0, 1, 100).tolist()
-        if len(named) > 1:  # one without a curve keeps its place, and with it the color that it has elsewhere
+        if len(named) > 1:  # a run without a curve keeps its place, and so its color
             mean = np.mean(list(found.values()), axis=0).tolist() if found else []
             series.append(Series(name, x[: len(mean)], mean))
         else:
@@ -65,7 +65,7 @@ def dilution_figure(named: Named) -> Figure | None:
 
 
 def law_figure(analysis: Analysis) -> Figure | None:
-    """Quantiles of ln A against those of a normal law; the diagonal is log-normal attention."""
+    """Quantiles of ln A against those of a normal distribution; the diagonal is log-normal attention."""
     from statistics import NormalDist
 
     x = [NormalDist().inv_cdf((i + 1) / (NORMAL + 1)) for i in range(NORMAL)]
@@ -82,11 +82,12 @@ def law_figure(analysis: Analysis) -> Figure | None:
     if not series:
         return None
     series.append(Series("log-normal", [x[0], x[-1]], [x[0], x[-1]]))
-    return Figure("Law of the weights", "quantile of a normal law", "quantile of ln A, standardized", series)
+    normal = "quantile of a normal distribution"
+    return Figure("Distribution of the weights", normal, "quantile of ln A, standardized", series)
 
 
 def kernel_figures(analysis: Analysis) -> list[Figure]:
-    """Entropy and gap of kernels against temperature, the mean over layers and heads."""
+    """Entropy and gap of kernels against temperature, as means over layers and heads."""
     from linnet.instruments.kernel_concentration import TEMPERATURES
 
     figures = []
@@ -103,7 +104,7 @@ def kernel_figures(analysis: Analysis) -> list[Figure]:
 
 
 def pair_figure(analysis: Analysis) -> Figure | None:
-    """Entropy and gap of every head: at the left those that concentrate, low and left those that do it unbiased."""
+    """Entropy and gap of every head: concentrated heads are on the left, unbiased ones at the lower left."""
     series = []
     for layer in analysis["layers"]:
         x, y = (by_head(layer, "concentration", key) for key in ("relative", "gap"))
@@ -115,7 +116,7 @@ def pair_figure(analysis: Analysis) -> Figure | None:
 
 
 def _curve(layer: Mapping[str, Any], instrument: str, value: str) -> "np.ndarray[Any, Any] | None":
-    """The mean over heads of a reading that is a curve a head."""
+    """The mean over heads of a reading that has one curve per head."""
     values = layer["values"].get(instrument)
     found = values.get(value) if isinstance(values, dict) else None
     try:
@@ -126,7 +127,7 @@ def _curve(layer: Mapping[str, Any], instrument: str, value: str) -> "np.ndarray
 
 
 def save_drawings(analysis: Analysis, folder: Path, kind: str = "png") -> list[Path]:
-    """Draw what was measured into `folder`, one file a subject; the files."""
+    """Draw the analysis into `folder`, one file per subject, and return the files."""
     named = [("", analysis)]
     alone = {"locality": dilution_figure(named), "law": law_figure(analysis), "concentration": pair_figure(analysis)}
     groups = {"layers": layer_figures(named), "kernels": kernel_figures(analysis)}

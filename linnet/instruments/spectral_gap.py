@@ -1,6 +1,6 @@
 """Spectral gap of attention: whether different queries read different tokens, 1 - |second eigenvalue| of A.
 
-Where every query reads the same tokens the gap is 1, whatever the entropy; where each reads its own it is 0.
+If every query reads the same tokens the gap is 1, whatever the entropy; if each reads its own, it is 0.
 """
 
 from collections.abc import Callable
@@ -15,26 +15,26 @@ from linnet.errors import LinnetError
 from linnet.instruments.base import DIVIDED, Instrument, View, of_weights
 from linnet.registry import INSTRUMENT
 
-DENSE = 2048  # tokens up to which all eigenvalues are computed
+DENSE = 2048  # up to so many tokens, all eigenvalues are computed
 ROUNDING = 1e-12
 STEPS, CHECK_EVERY, SMALL = 400, 10, 1e-4  # of the Arnoldi iteration
 CAUSAL = "the eigenvalues of causal weights are their diagonal, so the gap says nothing about which tokens are read"
-SIGNED = "signed rows divided by their sum: an eigenvalue may be above 1, and the gap below 0"
+SIGNED = "signed rows divided by their sum: an eigenvalue may exceed 1, and the gap is then negative"
 
 
 def spectral_gap(weights: Tensor) -> Tensor:
-    """1 - spectral radius of A - 11^T/N, (...), of weights (..., N, N) whose rows sum to one."""
+    """1 - spectral radius of A - 11^T/N: shape (...) for weights (..., N, N) whose rows sum to one."""
     return gap(of_weights(weights)).reshape(weights.shape[:-2])
 
 
 def gap(view: View) -> Tensor:
-    """(B,H): exact from the features of kernel attention, from all eigenvalues to N = 2,048, iterated beyond."""
+    """(B,H): from the features of kernel attention, from all eigenvalues up to N = 2,048, by iteration beyond."""
     N, kernel = view.shape[2], None if view.causal else view.kernel
     if kernel is not None and kernel.phi_q.shape[3] < N:
         second = radius(deflated(kernel))
     elif N <= DENSE:
         A = torch.cat([A for _, A in view.stochastic()], dim=2)
-        second = radius(A.sub_(1 / N))  # M39, in place: a batch of long heads is large
+        second = radius(A.sub_(1 / N))  # M39, in place to save memory
     else:
         second = arnoldi_radius(lambda x: product(view, x) - x.mean(dim=2, keepdim=True), view.shape)
     return torch.where((second - 1).abs() < ROUNDING, 0, 1 - second)
@@ -47,26 +47,26 @@ def radius(A: Tensor) -> Tensor:
 
 
 def _check_rows(values: Tensor) -> None:
-    """The one-line error for a row of zeros, which has no place in a stochastic matrix."""
+    """Raise if a row sums to 0: a stochastic matrix has no such row."""
     if not bool(values.isfinite().all()):
-        raise LinnetError("a row of the weights sums to 0: there is no spectral gap")
+        raise LinnetError("a row of the weights sums to 0, so there is no spectral gap")
 
 
 def deflated(kernel: Kernel) -> Tensor:
-    """(B,H,F,F) with the nonzero eigenvalues of diag(A 1)^-1 A for A = phi_q phi_k^T, but 0 for its eigenvalue 1."""
+    """(B,H,F,F) with the nonzero eigenvalues of diag(A 1)^-1 A for A = phi_q phi_k^T, and 0 in place of the 1."""
     scale = kernel.phi_k.abs().amax(dim=2, keepdim=True).clamp(min=1e-300)
-    phi_q, phi_k = kernel.phi_q * scale, kernel.phi_k / scale  # the same products, of one size in all channels
+    phi_q, phi_k = kernel.phi_q * scale, kernel.phi_k / scale  # the same products, with all channels of similar size
     z = phi_k.sum(dim=2)[..., None]  # (B, H, F, 1): the eigenvector of the eigenvalue 1
     M = phi_k.mT @ (phi_q / (phi_q @ z))
     return M - z @ z.mT / z.square().sum(dim=2, keepdim=True)  # M40
 
 
 def product(view: View, x: Tensor) -> Tensor:
-    """A x for x (B,H,N,1), with rows of A divided by their sum; a mechanism does it in its own fast way."""
+    """A x for x (B,H,N,1), with rows of A divided by their sum; uses the mechanism's fast form if it has one."""
     if view.core is not None and view.q is not None and view.k is not None and not view.core.holds_weights:
         q, k = view.q.double(), view.k.double()
         both = torch.cat([x, torch.ones_like(x)], dim=3).to(q.device)  # the second column is the sum of the row
-        both = pad(both, (0, max(0, q.shape[3] - 2)))  # values as wide as keys: torch's fused softmax wants that
+        both = pad(both, (0, max(0, q.shape[3] - 2)))  # torch's fused softmax needs values as wide as keys
         with torch.no_grad():
             y = view.core.attend(q, k, both, view.causal, None, None)[..., :2].cpu().double()
         return y[..., :1] / y[..., 1:]
@@ -74,7 +74,7 @@ def product(view: View, x: Tensor) -> Tensor:
 
 
 def arnoldi_radius(apply: Callable[[Tensor], Tensor], shape: tuple[int, int, int]) -> Tensor:
-    """(B,H): the largest modulus of the eigenvalues of a linear map on (B,H,N,1), from its Krylov space."""
+    """(B,H): the largest modulus of the eigenvalues of a linear map on (B,H,N,1), by Arnoldi iteration."""
     B, H, N = shape
     start = torch.randn(N, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     V = [(start / start.norm()).expand(B, H, N, 1)]
@@ -82,12 +82,12 @@ def arnoldi_radius(apply: Callable[[Tensor], Tensor], shape: tuple[int, int, int
     for j in range(min(STEPS, N)):
         w, basis = apply(V[j]), torch.cat(V, dim=3)  # (B, H, N, j + 1)
         _check_rows(w)
-        for _ in range(2):  # once is not enough in floating point
+        for _ in range(2):  # one pass of Gram-Schmidt is not enough in floating point
             along = basis.mT @ w
             w = w - basis @ along
             h[:, :, : j + 1, j] += along.squeeze(3)
         norm = w.norm(dim=(2, 3))
-        more = norm > ROUNDING  # else the map does not leave the space, and what is left of w is rounding
+        more = norm > ROUNDING  # otherwise the space is invariant, and w is only rounding
         h[:, :, j + 1, j] = torch.where(more, norm, 0)
         V.append(torch.where(more[..., None, None], w / norm[..., None, None], 0))
         if j % CHECK_EVERY == CHECK_EVERY - 1 or j == min(STEPS, N) - 1 or not bool(more.any()):

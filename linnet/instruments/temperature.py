@@ -1,4 +1,4 @@
-"""Temperature of attention: one over the spread of ln A along rows; a high one means flat rows."""
+"""Temperature of attention: one over the spread of ln A along rows; a high temperature means flat rows."""
 
 from typing import ClassVar
 
@@ -10,21 +10,21 @@ from linnet.instruments.base import Instrument, View, of_weights
 from linnet.instruments.entropy import ABSOLUTE
 from linnet.registry import INSTRUMENT
 
-FLAT = 1e-20  # a variance that is only rounding
+FLAT = 1e-20  # below this, a variance is only rounding
 
 
 def temperature(weights: Tensor) -> Tensor:
-    """1 / std (...) of ln A along the rows of weights (..., N, N); infinite where all rows are flat.
+    """1 / std (...) of ln A along the rows of weights (..., N, N); infinite if all rows are flat.
 
-    Weights of 0, which a mask leaves, are left out. Of signed rows: that of their absolute values.
+    Weights of 0, such as masked ones, are left out. Signed rows count by absolute value.
     """
     return row_variance(of_weights(weights)).rsqrt().reshape(weights.shape[:-2])
 
 
 def temperature_of(q: Tensor, k: Tensor) -> Tensor:
-    """1 / (sigma_q sigma_k) of queries and keys (..., N, D): what the weights of a softmax over them would have."""
+    """1 / (sigma_q sigma_k) for queries and keys (..., N, D): the temperature of a softmax over them."""
     if q.shape != k.shape or q.dim() < 2:
-        raise InputError(f"q {tuple(q.shape)}, k {tuple(k.shape)}: both must have one shape (..., N, D)")
+        raise InputError(f"q {tuple(q.shape)}, k {tuple(k.shape)}: both must have the same shape (..., N, D)")
     return score_variance(q, k).rsqrt()
 
 
@@ -35,7 +35,7 @@ def score_variance(q: Tensor, k: Tensor) -> Tensor:
 
 
 def row_variance(view: View) -> Tensor:
-    """(B,H) variance of ln |A| inside rows, over all rows: each row's own mean is removed, a weight of 0 left out."""
+    """(B,H): variance of ln |A| within rows, over all rows; each row has its own mean, and zeros are left out."""
     B, H, _ = view.shape
     squares, freedom = torch.zeros(2, B, H, dtype=torch.float64).unbind()
     for _, A in view.rows():
@@ -45,13 +45,13 @@ def row_variance(view: View) -> Tensor:
         mean = logs.sum(dim=-1, keepdim=True) / count.clamp(min=1)[..., None]
         squares = squares + torch.where(there, logs - mean, 0).square().sum(dim=(-1, -2))
         freedom = freedom + (count - 1).clamp(min=0).sum(dim=-1)
-    variance = squares / freedom  # M38; NaN where each row has one weight: there is no spread to speak of
+    variance = squares / freedom  # M38; NaN if each row has one weight, which has no spread
     return torch.where(variance < FLAT, 0, variance)
 
 
 @INSTRUMENT.add("temperature")
 class Temperature(Instrument):
-    """1 / std of ln A along rows, and the same as q and k would have it."""
+    """1 / std of ln A along rows, and the value that q and k predict."""
 
     what = "one over the deviation of ln A along rows, and 1/(sigma_q sigma_k)"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"

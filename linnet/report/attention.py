@@ -1,4 +1,4 @@
-"""The part of a report that is about attention and gradients: its figures, tables and maps, from files of runs."""
+"""The attention and gradient parts of a report: figures, tables and maps, from the files of runs."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from linnet.instruments.plots import BY_LAYER, dilution_figure, kernel_figures, 
 from linnet.registry import INSTRUMENT
 from linnet.report.runs import Run, number
 
-BUDGET = 4 * 10**6  # cells of all maps of a page; where there are more, the maps are pooled further
+BUDGET = 4 * 10**6  # cells in all maps of a page; with more, the maps are pooled further
 
 
 def gradient_figures(runs: Sequence[Run]) -> list[Figure]:
-    """Norms of gradients by layer and step, a figure a run; the mean over the updates of each record."""
+    """Gradient norms by layer and step, one figure per run; means over the updates of each record."""
     figures = []
     for run in runs:
         records = [record for record in run.train if isinstance(record.get("grad_means"), list)]
@@ -28,12 +28,12 @@ def gradient_figures(runs: Sequence[Run]) -> list[Figure]:
         ]
         if series:
             title = "Gradient norm by layer" + (f": {run.name}" if len(runs) > 1 else "")
-            figures.append(Figure(title, "step", "mean since the record before", series, log_y=True))
+            figures.append(Figure(title, "step", "mean since the last record", series, log_y=True))
     return figures
 
 
 def training_figures(runs: Sequence[Run]) -> list[Figure]:
-    """Instruments along training: of one run a line a layer, of several a line each, means over the heads."""
+    """Instruments during training, as means over the heads: one line per layer for one run, else one line per run."""
     figures = []
     for title, label, instrument, value in (*BY_LAYER, *_further(runs)):
         series: list[Series] = []
@@ -46,13 +46,13 @@ def training_figures(runs: Sequence[Run]) -> list[Figure]:
                 steps = sorted({step for step, _ in points})
                 series.append(Series(name, steps, [fmean(y for s, y in points if s == step) for step in steps]))
         if any(line.y for line in series):
-            wide = instrument == "gradient_bound"  # behind a norm its bound is ten orders above the rest
-            figures.append(Figure(f"{title} along training", "step", label, series, log_y=wide))
+            wide = instrument == "gradient_bound"  # with a norm, its bound is ten orders of magnitude above the rest
+            figures.append(Figure(f"{title} during training", "step", label, series, log_y=wide))
     return figures
 
 
 def _further(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
-    """Readings of other instruments that were recorded, in the form of BY_LAYER."""
+    """The other recorded instruments, in the form of BY_LAYER."""
     tables = [record.get("values") for run in runs for record in run.instruments]
     recorded = {name for table in tables if isinstance(table, dict) for name in table}
     recorded -= {instrument for _, _, instrument, _ in BY_LAYER}
@@ -65,7 +65,7 @@ def _further(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
 
 
 def _means(record: dict[str, Any], instrument: str, value: str) -> list[tuple[str, float]]:
-    """(layer, mean over its heads) of one reading of a record; what is not such a thing is left out."""
+    """(layer, mean over its heads) for one reading of a record; malformed parts are left out."""
     values, layers = record.get("values"), record.get("layers")
     found = values.get(instrument) if isinstance(values, dict) else None
     found = found.get(value) if isinstance(found, dict) else None
@@ -80,7 +80,7 @@ def _means(record: dict[str, Any], instrument: str, value: str) -> list[tuple[st
 
 
 def analysis_figures(runs: Sequence[Run]) -> list[Figure]:
-    """What `linnet analyze` found: by layer and head, and locality; of one run also its law, pair and kernels."""
+    """The figures of `linnet analyze`: by layer, and locality; for one run also distribution, pair and kernels."""
     named = [(run.name, run.analysis or {"layers": []}) for run in runs]
     if not any(analysis["layers"] for _, analysis in named):
         return []
@@ -91,7 +91,7 @@ def analysis_figures(runs: Sequence[Run]) -> list[Figure]:
 
 
 def readings(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The table of each analysis, and its remarks."""
+    """The table and the remarks of each analysis."""
     found = []
     for run in runs:
         if run.analysis is not None:
@@ -103,7 +103,7 @@ def readings(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def maps(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The attention maps of each run, as the page's script reads them: packed, with their tokens."""
+    """The attention maps of each run in the form that the page's script reads: packed, with their tokens."""
     analyses = [(run.name, run.analysis) for run in runs if run.analysis is not None]
     every = [head for _, analysis in analyses for layer in analysis["layers"] for head in _packed(layer)]
     largest = math.isqrt(BUDGET // max(len(every), 1))

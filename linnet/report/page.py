@@ -1,7 +1,7 @@
-"""The report: one HTML page about one run or several, which opens offline and loads nothing from outside.
+"""The report: one HTML page about one run or several, which opens offline and loads nothing.
 
-It is made from the files of run folders, whose text nobody has checked: all of it is escaped, and the page allows no
-script but its own two, which it names by their hashes.
+It is made from the files of run folders, which are not trusted: all text is escaped, and the page allows only its own
+two scripts, by their hashes.
 """
 
 import base64
@@ -40,14 +40,14 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
 
 
 def check_extra() -> None:
-    """The one-line error where the packages that a report needs are not installed."""
+    """Raise if a package that a report needs is not installed."""
     for package in ("jinja2", "plotly"):
         if find_spec(package) is None:
             raise InputError(f"a report needs {package}: pip install 'linnet[report]'")
 
 
 def render(runs: Sequence[Run]) -> str:
-    """The page."""
+    """The HTML of the page."""
     check_extra()
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -79,19 +79,19 @@ def render(runs: Sequence[Run]) -> str:
             ("Configuration", compare([run.config for run in runs])),
             ("Environment", compare([run.environment for run in runs])),
         ],
-        style=Markup((TEMPLATES / "report.css").read_text()),  # these are our own files, and plotly's
+        style=Markup((TEMPLATES / "report.css").read_text()),  # safe: linnet's own files, and plotly's
         scripts=[Markup(script) for script in scripts],
         hashes=" ".join(f"'sha256-{_hash(script)}'" for script in scripts),
     )
 
 
 def _hash(script: str) -> str:
-    """As a content security policy names a script."""
+    """The hash of a script in the form of a content security policy."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """The head of the page: what was trained, how far, and the numbers that one asks for first."""
+    """The head of the page: what was trained, how far, and the most important numbers."""
     about = (run.config.get("task"), run.section("model").get("preset"), run.section("data").get("corpus"))
     return {
         "name": run.name,
@@ -102,7 +102,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def _state(run: Run) -> str:
-    """How far a run has come."""
+    """The progress of a run, in words."""
     steps = number(run.section("train").get("steps"))
     if not run.train:
         return "no step recorded yet"
@@ -137,7 +137,7 @@ def _whole(value: int | None) -> str:
 
 
 def curves(runs: Sequence[Run]) -> list[Figure]:
-    """What the training loop recorded, all runs in one figure each; a run without a value has no line there."""
+    """What the training loop recorded, one figure per quantity; a run without values has no line there."""
     figures = []
     measures = {run.measure() for run in runs}
     for title, label, split, key in CURVES:
@@ -155,26 +155,26 @@ def curves(runs: Sequence[Run]) -> list[Figure]:
 
 
 def _chart(figure: Figure) -> dict[str, Any]:
-    """A figure as the template wants it; without `plot` where there is nothing to draw."""
+    """A figure in the form of the template; `plot` is None if there is nothing to draw."""
     empty = not any(y is not None for series in figure.series for y in series.y)
     return {"title": figure.title, "plot": None if empty else to_plotly(figure)}
 
 
 def _cost(run: Run) -> dict[str, Any]:
-    """The measurement of a run's layers."""
+    """The measured cost of a run's layers."""
     charts = [_chart(figure) for figure in cost_figures(run.cost)]
     return {"name": run.name, "charts": charts, "tables": cost_tables(run.cost), "note": cost_note(run.cost)}
 
 
 def _sample(name: str, sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Text that a run wrote: its prompt, what followed, and how it was drawn."""
+    """Text that a run generated: prompt, continuation and sampling settings."""
     prompt, text = _text(sample.get("prompt", "")), _text(sample.get("text", ""))
     how = [f"{key.replace('_', ' ')} {_text(value)}" for key, value in sample.items() if key not in ("prompt", "text")]
     return {"name": name, "prompt": prompt, "text": text.removeprefix(prompt), "how": ", ".join(how)}
 
 
 def compare(tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Tables side by side: groups of rows, a row for each key that any has, and whether its values differ."""
+    """Tables side by side: groups of rows, one row per key that any table has, marked if its values differ."""
     flat = [dict(_flatten(table)) for table in tables]
     groups: dict[str, list[dict[str, Any]]] = {}
     for key in dict.fromkeys(key for table in flat for key in table):
@@ -185,7 +185,7 @@ def compare(tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """("train.lr", 0.001) and so on; plain values before tables."""
+    """Yield ("train.lr", 0.001) and so on; plain values come before tables."""
     for key, value in sorted(table.items(), key=lambda item: isinstance(item[1], Mapping)):
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{key}.")
@@ -194,7 +194,7 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _text(value: object) -> str:
-    """A value of a configuration for people."""
+    """A configuration value, formatted for people."""
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Runs as their folders tell them, also while they are being trained: nothing here trusts what it reads."""
+"""Runs, read from their folders, finished or still training; nothing here trusts what it reads."""
 
 import math
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """What the files of a run say; `sample` is text that it wrote, `cost` a measurement of its layers.
+    """The contents of a run's files: `sample` is generated text, `cost` a measurement of its layers.
 
-    `instruments` are the records of its attention along training, `analysis` is what `linnet analyze` found.
+    `instruments` are the records of its attention during training, `analysis` is the result of `linnet analyze`.
     """
 
     name: str
@@ -34,16 +34,16 @@ class Run:
     analysis: Record | None = None
 
     def section(self, name: str) -> Record:
-        """A table of the configuration, empty where there is none."""
+        """A table of the configuration, empty if it is missing."""
         found = self.config.get(name)
         return found if isinstance(found, dict) else {}
 
     def measure(self) -> str:
-        """What the validation split is judged by: "accuracy" where that was recorded, else "perplexity"."""
+        """The validation metric: "accuracy" if it was recorded, else "perplexity"."""
         return "accuracy" if any("accuracy" in record for record in self.valid) else "perplexity"
 
     def best(self) -> tuple[int, float] | None:
-        """The step of the highest validation accuracy or of the lowest perplexity, and that."""
+        """(step, value) of the highest validation accuracy or the lowest perplexity."""
         key, sign = self.measure(), -1 if self.measure() == "accuracy" else 1
         found = [(record["step"], number(record.get(key))) for record in self.valid]
         return min(((step, y) for step, y in found if y is not None), key=lambda pair: sign * pair[1], default=None)
@@ -54,18 +54,18 @@ class Run:
         return None if read is None else round(read)
 
     def seconds(self) -> float | None:
-        """Time of training and evaluation so far."""
+        """Seconds of training and evaluation so far."""
         found = [number(record.get("seconds")) for record in self.timings]
         return sum(s for s in found if s is not None) if found else None
 
     def speed(self) -> float | None:
-        """Median of the tokens a second while training."""
+        """Median of the tokens per second in training."""
         found = [number(record.get("tokens_per_second")) for record in self.timings]
         known = [rate for rate in found if rate is not None]
         return median(known) if known else None
 
     def parameters(self) -> int | None:
-        """Trainable numbers of the model, counted without building it; None for a model that linnet cannot build."""
+        """Number of parameters, counted without allocating them; None for a model that linnet cannot build."""
         import torch
 
         from linnet.models.backbone import Model
@@ -74,32 +74,32 @@ class Run:
         try:
             with torch.device("meta"):
                 model = Model(model_config(self.section("model")))
-        except (LinnetError, RuntimeError, ArithmeticError):  # torch's word for sizes beyond all bounds
+        except (LinnetError, RuntimeError, ArithmeticError):  # torch raises these for absurd sizes
             return None
         return sum(parameter.numel() for parameter in model.parameters())
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None."""
+    """The value as a float if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         return float(value) if math.isfinite(value) else None
-    except OverflowError:  # an integer beyond what a float can hold
+    except OverflowError:  # an integer too large for a float
         return None
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs in these folders, each called by its folder's name, or by its path where two have the same."""
+    """Read the runs in these folders; each is named after its folder, or by its path if two names are equal."""
     if not folders:
-        raise InputError("no folder is named: a report is about one run or several")
+        raise InputError("no folder is given: a report needs at least one run")
     plain = [folder.absolute().name for folder in folders]
     names = plain if len(set(plain)) == len(plain) else [str(folder) for folder in folders]
     return [_read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
 
 
 def _read_run(folder: Path, name: str) -> Run:
-    """One run; a folder that is none is a one-line error."""
+    """Read one run; a folder that is not a run is a one-line error."""
     if not (folder / "config.toml").is_file():
         what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
         raise InputError(f"{folder} {what}")
@@ -119,7 +119,7 @@ def _read_run(folder: Path, name: str) -> Run:
 
 
 def _read_analysis(path: Path) -> Record | None:
-    """The analysis in a file, or None where there is no file; what is none is a one-line error with its name."""
+    """The analysis in a file, or None if there is no file; the error for an invalid one names the file."""
     try:
         return check(read_json(path)) if path.exists() else None
     except LinnetError as error:
@@ -127,7 +127,7 @@ def _read_analysis(path: Path) -> Record | None:
 
 
 def _read_table(path: Path) -> Record | None:
-    """The table in a JSON file, or None where there is no file."""
+    """The table in a JSON file, or None if there is no file."""
     if not path.exists():
         return None
     content = read_json(path)

@@ -1,4 +1,4 @@
-"""The contract of an attention, for anybody's attention; beside it the audit, and adapters to other libraries."""
+"""The contract for any attention, the audit that applies it, and adapters to other libraries."""
 
 from linnet.testing.contract import LENGTHS, Check, Report, check_attention, difference
 

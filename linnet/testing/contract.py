@@ -1,7 +1,8 @@
-"""The contract of an attention, as a function that anyone can run on his own: `check_attention(fn)`.
+"""The contract of an attention, as a function that anyone can run on their own: `check_attention(fn)`.
 
-What is measured: it equals its dense definition (values and gradients), it never reads the future, padding, packing and
-batch mates are inert, its recurrent form equals the parallel one, half precision is finite, and a call is repeatable.
+It checks that an attention equals its dense definition, in values and gradients, and never reads the future; that
+padding, packing and the rest of the batch do not change a result; that the recurrent form equals the parallel one; and
+that half precision is finite and calls are repeatable.
 """
 
 import copy
@@ -21,7 +22,7 @@ LENGTHS = (1, 7, 63, 64, 100, 257)
 
 @dataclass(frozen=True)
 class Check:
-    """One promise: the largest deviation that was measured, and the largest that is allowed."""
+    """One check: the largest deviation measured, and the largest allowed."""
 
     name: str
     worst: float
@@ -37,11 +38,11 @@ class Check:
 
 @dataclass
 class Report:
-    """The checks that were made, in order."""
+    """The checks, in the order in which they ran."""
 
     name: str
     causal: bool
-    lengths: tuple[int, ...]  # those of the lengths asked for at which it runs
+    lengths: tuple[int, ...]  # the requested lengths that the attention accepts
     checks: list[Check] = field(default_factory=list)
 
     @property
@@ -71,17 +72,17 @@ def check_attention(
     raises: bool = True,
     options: dict[str, Any] | None = None,
 ) -> Report:
-    """Measure an attention against the contract; with `raises`, an AssertionError lists what fails.
+    """Check an attention against the contract; with `raises`, an AssertionError lists the failures.
 
-    `attention` is a mechanism's name, a core, or any function o = f(q, k, v) on (B,H,N,D), which is asked about padding
-    and packing if it takes `key_mask` and `segments`. `causal` defaults to the object's own attribute.
+    `attention` is a mechanism's name, a core, or any function o = f(q, k, v) on (B,H,N,D). A function is checked for
+    padding if it takes `key_mask`, and for packing if it takes `segments`. `causal` defaults to the object's attribute.
     """
     if isinstance(attention, str):
         if causal is None:
             raise InputError("causal is None: give True or False with a mechanism's name")
         attention = create_mixer(attention, width=heads * head_dim, heads=heads, causal=causal, **(options or {})).core
     elif options is not None:
-        raise InputError("options is given: only a mechanism's name takes options")
+        raise InputError("options is given: only a mechanism chosen by name takes options")
     if not callable(attention):
         raise InputError(f"attention is a {type(attention).__name__}: it must be a name, a core or a function")
     if not isinstance(lengths, tuple | list) or not lengths or any(type(N) is not int or N < 1 for N in lengths):
@@ -104,7 +105,7 @@ def check_attention(
 
 
 def difference(a: Tensor, b: Tensor) -> float:
-    """The largest difference, relative to the largest entry of `b`; infinite where something is not finite."""
+    """The largest difference, relative to the largest entry of `b`; infinite if anything is not finite."""
     if not (a.isfinite().all() and b.isfinite().all()):
         return float("inf")
     a, b = a.detach(), b.detach()
@@ -127,14 +128,14 @@ class _Trial:
         else:
             try:
                 known = set(inspect.signature(fn.forward if isinstance(fn, nn.Module) else fn).parameters)
-            except ValueError:  # a function of C has no signature: it is not asked about masks
+            except ValueError:  # a C function has no signature, so it is not checked for masks
                 known = set()
             self.name = getattr(fn, "__name__", type(fn).__name__)
             self.masks, self.packs = "key_mask" in known, "segments" in known
             self.lengths = self._lengths_that_run()
 
     def promises(self, compile: bool) -> Iterator[tuple[str, float, Callable[[], float]]]:
-        """(name, bound, measurement) of each check that applies."""
+        """Yield (name, bound, measurement) of each check that applies."""
         if self.core is not None and self.core.has_weights:
             yield "equals its definition, float64", 1e-10, lambda: self.definition(torch.float64)
             yield "equals its definition, float32", 1e-5, lambda: self.definition(torch.float32)
@@ -158,7 +159,7 @@ class _Trial:
             yield "compiled form differs", 1e-6, self.compiled
 
     def recurs(self) -> bool:
-        """Is there a recurrent form: an option may take away what the mechanism has."""
+        """Whether there is a recurrent form; an option may disable the one that the mechanism has."""
         if self.core is None or not (self.core.recurrent and self.causal):
             return False
         try:
@@ -172,7 +173,7 @@ class _Trial:
         return [torch.randn(B, self.heads, N, self.head_dim, dtype=dtype) for _ in range(3)]
 
     def _lengths_that_run(self) -> tuple[int, ...]:
-        """For a foreign function, which may take some lengths only."""
+        """The lengths that a foreign function accepts."""
         good, why = [], ""
         for N in self.lengths:
             q, k, v = self.inputs(N)
@@ -183,10 +184,10 @@ class _Trial:
                 continue
             if not isinstance(o, Tensor) or o.shape != v.shape:
                 what = f"shape {tuple(o.shape)}" if isinstance(o, Tensor) else f"a {type(o).__name__}"
-                raise InputError(f"{self.name} gives {what}: it must give the shape of v, {tuple(v.shape)}")
+                raise InputError(f"{self.name} returns {what}: it must return the shape of v, {tuple(v.shape)}")
             good.append(N)
         if not good:
-            raise InputError(f"{self.name} runs at none of the lengths {self.lengths}: {why}")
+            raise InputError(f"{self.name} fails at all lengths {self.lengths}: {why}")
         return tuple(good)
 
     def typed(self, dtype: torch.dtype) -> Callable[..., Tensor]:
@@ -196,11 +197,11 @@ class _Trial:
     def twin(
         self, core: Core, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None = None, ids: Tensor | None = None
     ) -> Tensor:
-        """The definition."""
+        """The output by the dense definition."""
         return core.finish(core.definition(q, k, v, core.causal, real, ids))
 
     def masked(self, N: int) -> tuple[Tensor, Tensor | None]:
-        """A key mask with some keys missing and, where supported, two segments."""
+        """A key mask with some keys missing and, if supported, two segments."""
         real = torch.rand(2, N) > 0.2
         real[:, [0, N // 2, N - 1]] = True  # no padding at the ends of a segment
         return real, (torch.arange(N) >= N // 2).long().expand(2, N) if self.packs else None
@@ -231,13 +232,13 @@ class _Trial:
                 outputs = [core(q, k, v, *masks), self.twin(core, q, k, v, *masks)]
                 g = torch.randn_like(outputs[0]) * keep[:, None, :, None]
                 ours, theirs = (torch.autograd.grad(o, leaves, g) for o in outputs)
-                least = 1e-5 * max(float(b.abs().max()) for b in theirs)  # a gradient that is 0 is so but for rounding
+                least = 1e-5 * max(float(b.abs().max()) for b in theirs)  # a zero gradient may have rounding errors
                 for a, b in zip(ours, theirs, strict=True):
                     worst = max(worst, float((a - b).abs().max()) / max(float(b.abs().max()), least, 1e-30))
         return worst
 
     def future(self) -> float:
-        """Change the tokens from t on, once by a huge key: what came before must not move at all."""
+        """Change the tokens from t on, once to huge ones: outputs before t must not change at all."""
         worst = 0.0
         with torch.no_grad():
             for N in self.lengths:
@@ -251,7 +252,7 @@ class _Trial:
         return worst
 
     def batch_mates(self) -> float:
-        """Every row of a batch equals the row alone."""
+        """Compare every row of a batch with the same row alone."""
         worst = 0.0
         with torch.no_grad():
             for N in self.lengths:
@@ -264,9 +265,9 @@ class _Trial:
         return worst
 
     def padding(self) -> float:
-        """A row padded on the left, on the right or on both sides equals the row alone, whatever its mates have.
+        """Compare rows padded on the left, on the right and on both sides, in one batch, with the same rows alone.
 
-        And what stands in a masked token inside a row changes nothing for the others.
+        The content of a masked token inside a row must not change the others either.
         """
         worst, lefts = 0.0, (5, 0, 67)
         with torch.no_grad():
@@ -286,7 +287,7 @@ class _Trial:
         return worst
 
     def _holes(self, N: int) -> float:
-        """The effect on real tokens of what stands in masked ones between them, and of the masks of other rows."""
+        """The effect on real tokens of the content of masked tokens between them, and of the masks of other rows."""
         q, k, v = self.inputs(N, B=3)
         real = torch.rand(3, N) > 0.3
         real[:, [0, N - 1]] = True
@@ -302,14 +303,14 @@ class _Trial:
         return worst
 
     def packing(self) -> float:
-        """Sequences one after another in a row equal the same sequences alone; the rows are divided differently."""
+        """Compare sequences packed into a row with the same sequences alone; each row has a different order."""
         sizes = [N for N in self.lengths if N <= 100]
         if not sizes:
             sizes = list(self.lengths[:1])
         with torch.no_grad():
             parts = [self.inputs(N) for N in sizes]
             apart = [self.fn(*part) for part in parts]
-            order = [range(len(sizes)), range(len(sizes))[::-1]]  # of the first row and of the second
+            order = [range(len(sizes)), range(len(sizes))[::-1]]  # in the first row and in the second
             rows = [[torch.cat([parts[i][x][b] for i in order[b]], dim=1) for b in (0, 1)] for x in range(3)]
             alone = torch.stack([torch.cat([apart[i][b] for i in order[b]], dim=1) for b in (0, 1)])
             counts = [torch.tensor([sizes[i] for i in order[b]]) for b in (0, 1)]
@@ -318,7 +319,7 @@ class _Trial:
             return difference(self.fn(q, k, v, segments=ids), alone)
 
     def recurrence(self) -> float:
-        """A prefill, a second one from its state, then single steps, equal the parallel form; also when padded."""
+        """Compare a prefill, a second, padded one from its state, and single steps with the parallel form."""
         core, worst = self.core, 0.0
         assert core is not None
         with torch.no_grad():
@@ -341,7 +342,7 @@ class _Trial:
         return worst
 
     def untrained(self) -> float:
-        """1 if none of q, k and v gets a gradient; a function may well use one of them alone."""
+        """1 if neither q, k nor v gets a gradient; a function may use only one of them."""
         inputs = [x.requires_grad_() for x in self.inputs(max(self.lengths))]
         o = self.fn(*inputs)
         if not o.requires_grad:
@@ -365,7 +366,7 @@ class _Trial:
             return difference(self.fn(q, k, v), self.fn(q, k, v))
 
     def reload(self) -> float:
-        """A new core that was given the saved parameters and buffers, and nothing else."""
+        """Compare with a new core that has only the saved parameters and buffers."""
         core = self.core
         assert core is not None
         fresh = type(core)(core.heads, core.head_dim, core.causal, core.options)

@@ -1,10 +1,9 @@
-"""Attentions of other libraries as functions o = f(q, k, v[, key_mask]) on (B,H,N,D), so that they can be measured.
+"""Attentions of other libraries as functions o = f(q, k, v[, key_mask]) on (B,H,N,D), for the audit and the benchmarks.
 
-Each adapter calls the library's own public objects, in evaluation mode, from a fixed seed, and hands on the key mask
-where the library takes one. A library that offers only a module x -> y with its own projections is measured as that:
-x is q with its heads merged, and k and v are not used. Nothing is imported before a peer is loaded.
-Their sizes (landmarks, buckets, ...) are small ones, for the audit, unless `load` is told how many tokens are meant:
-then they are the library's own defaults.
+Each adapter calls the library's own public objects, in evaluation mode, from a fixed seed, and passes on the key mask
+if the library takes one. A library that offers only a module x -> y with its own projections is measured as such: x is
+q with its heads merged, and k and v are not used. Nothing is imported before a peer is loaded. Sizes such as landmarks
+and buckets are small, for the audit; if `load` gets a number of tokens, they are the library's own defaults.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ INSTALL = "pip install 'linnet[peers]'"
 
 
 class MissingPeerError(Exception):
-    """A peer cannot be loaded; the message says why, or how to get it."""
+    """A peer cannot be loaded; the message says why, or how to install it."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class Peer:
     package: str  # on PyPI
     causal: bool
     build: Callable[..., nn.Module]
-    includes: str = ""  # what a call does, for a fair comparison
-    random: bool = False  # draws random numbers in each call, also in evaluation mode
+    includes: str = ""  # what a call includes, for a fair comparison
+    random: bool = False  # draws random numbers in each call, even in evaluation mode
     defaults: Callable[[int], Mapping[str, int]] = lambda tokens: {}  # the library's own sizes, as options of `build`
     linear: bool = False  # exactly the work of linear attention on features of width D
     install: str = INSTALL
@@ -49,12 +48,12 @@ class Peer:
             return None
 
     def load(self, heads: int, head_dim: int, tokens: int | None = None) -> nn.Module:
-        """The adapter, seeded and in evaluation mode; MissingPeerError where the package is absent or broken."""
+        """The adapter, seeded and in evaluation mode; raises MissingPeerError if the package is absent or broken."""
         if self.version is None:
             raise MissingPeerError(self.install)
         options = {} if tokens is None else self.defaults(tokens)
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-            warnings.simplefilter("ignore")  # what a package says while it is imported is not about the user's work
+            warnings.simplefilter("ignore")  # warnings at import are not about the user's work
             torch.manual_seed(0)
             try:
                 return self.build(heads, head_dim, **options).eval()
@@ -63,24 +62,24 @@ class Peer:
 
 
 def tokens(q: Tensor) -> Tensor:
-    """x (B,N,M) of q (B,H,N,D): the heads merged."""
+    """Merge the heads: q (B,H,N,D) -> x (B,N,M)."""
     return q.transpose(1, 2).flatten(2)
 
 
 def split(y: Tensor, heads: int) -> Tensor:
-    """o (B,H,N,D) of y (B,N,M)."""
+    """Split into heads: y (B,N,M) -> o (B,H,N,D)."""
     return y.unflatten(2, (heads, -1)).transpose(1, 2)
 
 
 class Seeded(nn.Module):
-    """An attention that draws random numbers, made to draw the same ones in each call."""
+    """Wraps an attention that draws random numbers, so that each call draws the same ones."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
         self.attention = attention
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """The call, with the generator as it was before and after."""
+        """Call it from a fixed seed, and leave the caller's generator as it was."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return self.attention(q, k, v, key_mask=key_mask)
@@ -101,7 +100,7 @@ class FastAttention(nn.Module):
 
 
 class PerformerSelfAttention(nn.Module):
-    """performer-pytorch's module around that core, which takes a mask of the tokens."""
+    """performer-pytorch's module around that core; it takes a token mask."""
 
     def __init__(self, heads: int, head_dim: int, causal: bool) -> None:
         super().__init__()
@@ -116,7 +115,7 @@ class PerformerSelfAttention(nn.Module):
 
 
 class LinearAttentionFunctions(nn.Module):
-    """linear-attention-transformer's two functions; copies go in where they would write: a mask is put into k and v."""
+    """linear-attention-transformer's two functions; with a mask they overwrite k and v, so they get copies."""
 
     def __init__(self, heads: int, head_dim: int, causal: bool, bucket: int = 1) -> None:
         super().__init__()
@@ -125,7 +124,7 @@ class LinearAttentionFunctions(nn.Module):
         self.causal, self.bucket, self.causal_fn, self.fn = causal, bucket, causal_linear_attn, linear_attn
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """o (B,H,N,D); the causal form in buckets of 1, as the library's module calls it, or of the default 64."""
+        """o (B,H,N,D); the causal form has buckets of 1, as in the library's module, or of its default 64."""
         if key_mask is not None:
             k, v = k.clone(), v.clone()
         if self.causal:
@@ -149,7 +148,7 @@ class LinformerSelfAttention(nn.Module):
 
 
 class NystromAttention(nn.Module):
-    """nystrom-attention's module; it pads on its own and marks that only where it is given a mask."""
+    """nystrom-attention's module; it pads by itself, and masks that padding only if it gets a mask."""
 
     def __init__(self, heads: int, head_dim: int, landmarks: int = 16) -> None:
         super().__init__()
@@ -182,7 +181,7 @@ class LSHSelfAttention(nn.Module):
 
 
 class NaiveLinearAttention(nn.Module):
-    """flash-linear-attention's reference function in plain torch: its kernels need a GPU; lengths are filled to 64."""
+    """flash-linear-attention's reference function in plain torch, padded to multiples of 64; its kernels need a GPU."""
 
     def __init__(self, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -191,7 +190,7 @@ class NaiveLinearAttention(nn.Module):
         self.fn = naive_chunk_linear_attn
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """o (B,H,N,D); it wants (B,N,H,D)."""
+        """o (B,H,N,D); the library takes (B,N,H,D)."""
         N = q.shape[2]
         q, k, v = (nn.functional.pad(x, (0, 0, 0, -N % 64)).transpose(1, 2) for x in (q, k, v))
         return self.fn(q, k, v, scale=1.0).transpose(1, 2)[:, :, :N]
@@ -214,7 +213,7 @@ class CausalProduct(nn.Module):
 class FastLinearAttention(nn.Module):
     """pytorch-fast-transformers' bidirectional module with its 1+elu features."""
 
-    all_ones = True  # it asks its mask of N x N this one question; this object answers in the mask's place
+    all_ones = True  # the module reads only this attribute of its N x N mask, so this object replaces the mask
 
     def __init__(self, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -224,14 +223,14 @@ class FastLinearAttention(nn.Module):
         self.module, self.mask = LinearAttention(head_dim), LengthMask
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """o (B,H,N,D); it wants (B,N,H,D)."""
+        """o (B,H,N,D); the library takes (B,N,H,D)."""
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         lengths = self.mask(torch.full((q.shape[0],), q.shape[1]))
         return self.module(q, k, v, self, lengths, lengths).transpose(1, 2)
 
 
 def _both(name: str, package: str, adapter: type[nn.Module], includes: str, **more: Any) -> tuple[Peer, Peer]:
-    """The causal and the bidirectional form of a peer that has both."""
+    """The causal and the bidirectional form of one peer."""
     return (
         Peer(name, package, True, partial(adapter, causal=True), includes, **more),
         Peer(name, package, False, partial(adapter, causal=False), includes, **more),

@@ -47,5 +47,5 @@ def test_the_cache_in_place_is_softmax():
 def test_what_is_too_large_or_not_a_multiple_is_one_line():
     with pytest.raises(UnsupportedError, match="its state would be 8 GiB"):
         prepare({"table": "core", "case": "softmax", "batch": 32, "tokens": 65536})
-    with pytest.raises(UnsupportedError, match="a context is a multiple of 128, not 100"):
+    with pytest.raises(UnsupportedError, match="context is 100: it must be a multiple of 128"):
         decode_bench(lengths=[100])

@@ -114,7 +114,7 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(tmp_path):
 def test_rows_of_other_settings_are_not_taken_over(tmp_path):
     partial = tmp_path / "ops.partial.json"
     run_bench(bench(sleep_linear, [job("a", 1)], settings={"heads": 2}), EFFORT, partial)
-    with pytest.raises(InputError, match=r"ops\.partial\.json was begun with other settings"):
+    with pytest.raises(InputError, match=r"ops\.partial\.json was started with other settings"):
         run_bench(bench(sleep_linear, [job("a", 1)], settings={"heads": 4}), EFFORT, partial)
 
 

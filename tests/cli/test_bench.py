@@ -89,7 +89,7 @@ def test_an_interrupted_benchmark_shows_what_it_has_and_goes_on(run, tmp_path, m
         (["opps"], "did you mean 'ops'?"),
         (["ops", "--lengths", "512,x"], "--lengths is '512,x'"),
         (["ops", "--lengths", "0"], "--lengths is '0'"),
-        (["decode", "--lengths", "100"], "a context is a multiple of 128"),
+        (["decode", "--lengths", "100"], "context is 100: it must be a multiple of 128"),
         (["ops", "--compile"], "--compile is for `linnet bench model` alone"),
         (["ops", "--only", "nothing"], "nothing has 'nothing' in its name"),
         (["peers", "--out", "x"], "peers is measured alone"),

@@ -1,4 +1,4 @@
-"""Views: the same numbers from weights, mixers and models, by rows and as a whole, for every mechanism."""
+"""Views give the same numbers from weights, mixers and models, by rows and as a whole, for every mechanism."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def mixer(name: str, causal: bool, **options: object) -> torch.nn.Module:
 
 
 @each_form
-def test_rows_are_those_of_the_dense_weights(name, causal, monkeypatch):
+def test_rows_equal_the_dense_weights(name, causal, monkeypatch):
     layer, x = mixer(name, causal), torch.randn(2, 70, 24)
     with torch.no_grad():
         A = layer.weights(x)
@@ -62,14 +62,14 @@ def test_every_instrument_measures_or_says_why_not(name, causal):
     assert {"entropy", "temperature", "local_score", "lognormal_fit", "moment_matching"} <= set(layer["values"])
 
 
-def test_signed_and_unnormalized_weights_are_told():
+def test_notes_say_when_weights_are_signed_or_not_normalized():
     view = of_mixer(mixer("norm", False, phi="elu"), torch.randn(1, 40, 24))
     assert view.signed and not view.normalized
     assert "absolute" in INSTRUMENT["entropy"]().note(view)
     assert "absolute" in INSTRUMENT["temperature"]().note(view)
     for name in ("local_score", "attention_map"):
         assert INSTRUMENT[name]().note(view) == "rows divided by their sum"
-    assert "the gap below 0" in INSTRUMENT["spectral_gap"]().note(view)
+    assert "the gap is then negative" in INSTRUMENT["spectral_gap"]().note(view)
     assert "absolute values, gap of rows divided" in INSTRUMENT["concentration"]().note(view)
     positive = of_mixer(mixer("kernelized", False), torch.randn(1, 40, 24))
     for name in ("entropy", "local_score", "attention_map", "spectral_gap", "concentration"):
@@ -94,15 +94,15 @@ def test_a_row_without_a_weight_does_not_count():
 
 
 @pytest.mark.parametrize("name,options", [("lln", {}), ("elu", {}), ("norm", {"positions": "none"})])
-def test_the_gap_of_features_is_that_of_the_weights(name, options):
+def test_the_gap_from_features_equals_that_from_weights(name, options):
     view = of_mixer(mixer(name, False, **options), torch.randn(2, 90, 24) * 3)
     A = torch.cat([rows for _, rows in view.stochastic()], dim=2)
     assert torch.allclose(gap(view), torch.stack([gap(of_weights(a))[0] for a in A]), atol=1e-9)
 
 
 @pytest.mark.parametrize("name,shift,scale", [("lln", 40, 0.05), ("lln", -40, 0.05), ("performer", 0, 40)])
-def test_features_of_large_scores_are_those_of_the_weights(name, shift, scale):
-    """Where e^q and e^k leave what a number can be, though the weights do not."""
+def test_features_reproduce_the_weights_of_large_scores(name, shift, scale):
+    """e^q and e^k overflow here, but the weights do not."""
     core = linnet.create_attention(name, heads=2, head_dim=8, causal=False).double().eval()
     q, k = torch.randn(2, 1, 2, 40, 8, dtype=torch.float64) * scale + shift
     found = core.rows(q, k, 5, 20)
@@ -111,7 +111,7 @@ def test_features_of_large_scores_are_those_of_the_weights(name, shift, scale):
     assert torch.allclose(gap(view)[0], gap(of_weights(core.weights(q, k)[0]))[0], atol=1e-6)
 
 
-def test_the_iterated_gap_is_that_of_all_eigenvalues():
+def test_the_iterated_gap_equals_that_of_all_eigenvalues():
     for name in ("softmax", "diag", "lln"):
         view = of_mixer(mixer(name, False), torch.randn(1, 150, 24) * 2)
         iterated = 1 - arnoldi_radius(lambda x, view=view: product(view, x) - x.mean(dim=2, keepdim=True), view.shape)
@@ -120,7 +120,7 @@ def test_the_iterated_gap_is_that_of_all_eigenvalues():
 
 
 def test_the_iterated_gap_of_few_eigenvalues():
-    """Where the iteration finds all there is to find after a step or two; heads that take longer go on beside them."""
+    """The iteration of some heads ends after a step or two, while others continue."""
     N = 200
     own, flat = torch.eye(N, dtype=torch.float64), torch.full((N, N), 1 / N, dtype=torch.float64)
     halves = torch.block_diag(*[torch.full((N // 2, N // 2), 2 / N, dtype=torch.float64)] * 2)
@@ -146,14 +146,14 @@ def test_a_model_is_seen_layer_by_layer():
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_what_has_no_attention_is_one_line():
-    with pytest.raises(InputError, match="Linear has no attention of linnet"):
+def test_a_foreign_model_is_refused_in_one_line():
+    with pytest.raises(InputError, match="model is a Linear: only a model of linnet"):
         of_model(torch.nn.Linear(2, 2).eval(), torch.zeros(1, 2, dtype=torch.long))
     with pytest.raises(InputError, match="training mode"):
         of_mixer(mixer("softmax", True).train(), torch.randn(1, 4, 24))
 
 
-def test_nan_weights_are_one_line():
+def test_nan_weights_are_refused_in_one_line():
     with pytest.raises(InputError, match="NaN or infinite"):
         measure_entropy(of_mixer(mixer("softmax", True), torch.full((1, 4, 24), torch.nan)))
     with pytest.raises(InputError, match="NaN or infinite"):
@@ -193,7 +193,7 @@ print(peak() - before, peak())
 
 
 def memory(N: int, mechanisms: str, instruments: list[str]) -> list[float]:
-    """Gibibytes: by how much measuring N tokens raised the peak of a process, and that peak."""
+    """Gibibytes: the growth of a process's peak while it measures N tokens, and that peak."""
     program = [sys.executable, "-c", LONG, str(N), mechanisms, *instruments]
     return [float(x) for x in subprocess.run(program, capture_output=True, text=True, check=True).stdout.split()]
 
@@ -207,7 +207,7 @@ def memory(N: int, mechanisms: str, instruments: list[str]) -> list[float]:
     ],
 )
 def test_long_sequences_are_streamed(names, instruments):
-    """Less is held than one whole matrix of weights in float64."""
+    """The growth is smaller than one whole matrix of weights in float64."""
     more, _ = memory(4096, names, instruments)
     assert more < 4096 * 4096 * 8 / 2**30
 

@@ -21,7 +21,7 @@ WIDE = torch.float64
 
 
 def jacobian(p, s):
-    """|dp_j/ds_k| of a row."""
+    """|dp_j/ds_k| for a row."""
     return torch.autograd.functional.jacobian(p, s).abs()
 
 
@@ -38,7 +38,7 @@ def test_softmax_is_bounded_by_a_quarter(scale):
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 50.0])
-def test_linear_attention_is_bounded_by_its_scores_only(scale):
+def test_linear_attention_is_bounded_only_by_its_scores(scale):
     s = torch.rand(20, 9, dtype=WIDE) * scale + 1e-12
     closed = linear_gradient(s)
     for row, found in zip(s, closed, strict=True):
@@ -78,7 +78,7 @@ def test_a_norm_bounds_the_gradient(under_root, scale):
 
 
 def test_the_bound_of_a_norm_is_of_the_right_size():
-    """At a zero output each form lets the gradient reach two thirds of its bound."""
+    """At a zero output, the gradient reaches two thirds of its bound in either form."""
     A, v = torch.zeros(1, 3, dtype=WIDE), torch.ones(3, 6, dtype=WIDE)
     for under_root in (True, False):
         found = float(norm_gradient(A, v, 1e-4, under_root).max())
@@ -87,7 +87,7 @@ def test_the_bound_of_a_norm_is_of_the_right_size():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_gradient_of_a_layer_through_its_norm(causal):
-    """The instrument's sum over the merged width, against autograd through the layer's own norm."""
+    """Compare the instrument's sum over the merged width with autograd through the layer's own norm."""
     layer = linnet.create_mixer("norm", width=12, heads=2, causal=causal).eval()
     x = torch.randn(1, 9, 12)
     x[:, 6:] *= 20  # if queries saw them, these would be the largest
@@ -127,8 +127,8 @@ def test_the_gradient_of_a_layer(name, causal):
         assert torch.allclose(found["largest"], exact.amax(dim=(2, 3)))
 
 
-def test_the_gradient_of_rela_is_that_of_its_live_scores():
-    """Of a score in the block that ReLU lets through; all others have none."""
+def test_the_gradient_of_rela_is_that_of_its_positive_scores():
+    """Only scores inside the block that ReLU lets through have a gradient."""
     layer = linnet.create_mixer("diag", width=8, heads=1, causal=False, kind="rela", block=4, positions="none").eval()
     view = of_mixer(layer, torch.randn(1, 8, 8))
     q, k, v = (x[0, 0].double() for x in (view.q, view.k, view.v))

@@ -33,8 +33,8 @@ def test_kernels_are_read_by_rows(kernel, monkeypatch):
     assert torch.allclose(whole.sum(dim=1), torch.ones(40, dtype=torch.float64))
 
 
-def test_a_query_that_no_key_answers_has_no_gap():
-    """A query with no positive entry is 0 to ReLU, which must not keep the other kernels from being measured."""
+def test_a_query_that_matches_no_key_leaves_no_gap():
+    """ReLU maps a query without a positive entry to 0, which must not stop the measurement of the other kernels."""
     q, k = gaussian(40, 8, 0)
     q[3] = -q[3].abs()
     found = {name: kernel_concentration(q, k, name, [1.0, 2.0]) for name in KERNELS}
@@ -60,6 +60,6 @@ def test_gaps_of_kernels():
         (torch.randn(4, 2), "elu", [], "above 0"),
     ],
 )
-def test_bad_input_is_one_line(q, kernel, temperatures, line):
+def test_bad_input_is_refused_in_one_line(q, kernel, temperatures, line):
     with pytest.raises(InputError, match=line):
         kernel_concentration(q, q, kernel, temperatures)

@@ -1,4 +1,4 @@
-"""Instruments on weights whose numbers are known in closed form, and what they refuse."""
+"""Instruments on weights whose numbers are known in closed form, and the weights that they refuse."""
 
 import math
 
@@ -53,7 +53,7 @@ def test_entropy_of_a_known_row():
     assert entropy(CAUSAL).item() == pytest.approx(sum(math.log2(t) for t in range(1, N + 1)) / N)
 
 
-def test_entropy_and_temperature_of_signed_rows_are_those_of_absolute_values():
+def test_entropy_and_temperature_of_signed_rows_use_absolute_values():
     signed = torch.tensor([[2.0, -1.0], [-1.0, 2.0]], dtype=WIDE)
     positive = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=WIDE) / 3
     assert entropy(signed).item() == pytest.approx(entropy(positive).item())
@@ -77,7 +77,7 @@ def test_temperature_is_one_over_the_spread_of_logarithms():
     assert temperature(SELF).isnan()  # one weight a row has no spread
 
 
-def test_temperature_leaves_out_what_a_mask_hides():
+def test_temperature_leaves_out_masked_weights():
     spread = torch.linspace(-1, 1, 8, dtype=WIDE).expand(16, 8).softmax(dim=1)
     weights = torch.cat([spread, torch.zeros(16, 8, dtype=WIDE)], dim=1)
     assert temperature(weights).item() == pytest.approx(1 / torch.linspace(-1, 1, 8, dtype=WIDE).std().item())
@@ -89,12 +89,12 @@ def test_temperature_of_queries_and_keys():
     assert found.item() == pytest.approx(1 / 6, rel=0.02)
     weights = (2 * q @ (3 * k).mT / 32**0.5)[:500, :500].softmax(dim=-1)
     assert temperature(weights).item() == pytest.approx(1 / 6, rel=0.1)
-    with pytest.raises(InputError, match="one shape"):
+    with pytest.raises(InputError, match="the same shape"):
         temperature_of(q, k[:5])
 
 
 def brute_force(weights: Tensor) -> Tensor:
-    """The appendix's procedure, row by row, as its words say."""
+    """The procedure of the appendix, row by row, as written there."""
     n = len(weights)
     sizes = torch.zeros(100)
     for t in range(n):
@@ -114,7 +114,7 @@ def brute_force(weights: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("weights", [random(2.0, 37), CAUSAL, TURN, random(1.0, 2), torch.ones(1, 1)], ids=range(5))
-def test_the_local_score_is_the_procedure(weights):
+def test_the_local_score_follows_the_procedure(weights):
     assert torch.allclose(local_score(weights).float(), brute_force(weights), atol=1e-6)
 
 
@@ -138,7 +138,7 @@ def test_maps_keep_their_mass():
         attention_map(weights, size=0)
 
 
-def test_maps_of_absolute_values_keep_their_mass_too():
+def test_maps_of_absolute_values_keep_their_mass():
     weights = torch.tensor([[2.0, -1.0], [0.5, 0.5]], dtype=WIDE)
     found = pooled(of_weights(weights), signed=False)[0, 0]
     assert torch.allclose(found, torch.tensor([[2 / 3, 1 / 3], [0.5, 0.5]], dtype=WIDE))
@@ -192,16 +192,16 @@ def test_leading_axes_stay(instrument):
         (torch.full((2, 2), math.nan), "a weight is NaN or infinite"),
         (torch.full((2, 2), math.inf), "a weight is NaN or infinite"),
         (FLAT[:5], r"shape \(5, 64\): it must be \(..., N, N\)"),
-        (torch.zeros(0, 0), "with N of at least 1"),
+        (torch.zeros(0, 0), "with N at least 1"),
         (torch.eye(3, dtype=torch.long), "torch.int64: they must be a tensor of floating point"),
         ([[1.0]], "list: they must be a tensor"),
     ],
 )
-def test_bad_weights_are_one_line(instrument, weights, line):
+def test_bad_weights_are_refused_in_one_line(instrument, weights, line):
     with pytest.raises(InputError, match=line) as error:
         instrument(weights)
     assert "\n" not in str(error.value)
 
 
-def test_half_precision_may_be_off_by_its_rounding():
+def test_half_precision_may_differ_by_its_rounding():
     assert entropy(random(n=128).bfloat16()).item() == pytest.approx(entropy(random(n=128)).item(), abs=0.05)

@@ -1,4 +1,4 @@
-"""A real browser for tests: headless Chromium, spoken to in its DevTools protocol over two pipes."""
+"""A real browser for tests: headless Chromium, driven by its DevTools protocol over two pipes."""
 
 import base64
 import contextlib
@@ -16,12 +16,12 @@ FLAGS = "--headless --no-sandbox --disable-gpu --no-first-run --disable-dev-shm-
 
 
 def program() -> str | None:
-    """Chromium, where it is installed."""
+    """The path of Chromium, if it is installed."""
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
 class Browser:
-    """One page: `open` it, run `script` in it, move the mouse; `requests` are the addresses that it asked for."""
+    """One page: `open` it, run `script` in it, move the mouse; `requests` are the addresses that it requested."""
 
     def __init__(self, read: int, write: int) -> None:
         self._read, self._write, self._buffer = read, write, b""
@@ -34,7 +34,7 @@ class Browser:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command and its answer; what happens meanwhile is noted."""
+        """Send one command and return its answer; events that arrive meanwhile are recorded."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session is not None:
@@ -81,7 +81,7 @@ class Browser:
         return found["result"].get("value")
 
     def wait(self, expression: str, seconds: float = 60.0) -> None:
-        """Until an expression is true."""
+        """Wait until an expression is true."""
         end = time.monotonic() + seconds
         while not self.script(expression):
             assert time.monotonic() < end, f"never true: {expression}"

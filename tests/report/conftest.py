@@ -1,4 +1,4 @@
-"""A small real run, and copies of it to spoil."""
+"""A small real run, and copies of it to damage."""
 
 import shutil
 from collections.abc import Callable
@@ -34,7 +34,7 @@ threads = 1
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
-    """The folder of a finished run with text that it wrote."""
+    """The folder of a finished run with generated text."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "tiny.toml").write_text(RECIPE)
     assert linnet(["train", str(folder / "tiny.toml"), "--out", str(folder / "tiny"), "--json"]) == 0
@@ -44,5 +44,5 @@ def trained(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copy(trained, tmp_path) -> Callable[[str], Path]:
-    """`copy("name")` is the same run under another name, to change."""
+    """`copy("name")` returns a copy of the run under another name."""
     return lambda name: Path(shutil.copytree(trained, tmp_path / name))

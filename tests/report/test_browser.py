@@ -1,4 +1,4 @@
-"""The report in a real browser: it draws, switches tabs, shows maps with their tokens, and asks nobody for anything."""
+"""The report in a real browser: it draws, switches tabs, shows maps with their tokens, and makes no request."""
 
 import json
 import re
@@ -43,13 +43,13 @@ def chromium(tmp_path_factory):
 
 
 def shown(chromium: Browser) -> list[str]:
-    """The names of the panels that can be seen."""
+    """The names of the visible panels."""
     seen = "[...document.querySelectorAll('.panel')].filter(panel => panel.offsetHeight > 0)"
     return chromium.script(f"{seen}.map(panel => panel.querySelector('h2').textContent)")
 
 
 def assert_clean(chromium: Browser) -> None:
-    """No error, no script of a run's, and nothing was asked for but the file itself (plotly paints maps as data:)."""
+    """There was no error, no script from a run's text, and no request except the file itself and data: images."""
     assert chromium.errors == []
     assert chromium.script("typeof window.hacked") == "undefined"
     asked = [url for url in chromium.requests if not url.startswith(("data:", "blob:"))]
@@ -95,7 +95,7 @@ def test_a_map_shows_its_tokens(page, chromium):
 
 
 def test_a_pooled_map_counts_tokens(page, chromium):
-    """600 tokens in 256 pools: the axes and the words are those of the tokens."""
+    """With 600 tokens in 256 pools, the axes and the words still count tokens."""
     chromium.open(page / "long.html", fragment="#1")
     chromium.wait("document.querySelectorAll('.map .heatmaplayer image').length === 1")
     assert chromium.script("document.querySelector('.readout').textContent").endswith("600 tokens pooled to 256")
@@ -146,7 +146,7 @@ def test_two_runs_side_by_side(page, chromium, width):
     assert_clean(chromium)
 
 
-def test_without_scripts_everything_is_there(page, chromium):
+def test_without_scripts_all_text_is_there(page, chromium):
     chromium.send("Emulation.setScriptExecutionDisabled", value=True)
     try:
         chromium.send("Page.navigate", url=(page / "one.html").as_uri())

@@ -1,4 +1,4 @@
-"""The report: it shows what the files say, trusts none of their text, and loads nothing from outside."""
+"""The report shows the files of a run, trusts none of their text, and loads nothing."""
 
 import base64
 import hashlib
@@ -22,7 +22,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7
 
 
 class Page(HTMLParser):
-    """A page taken apart as a browser would: tags with their attributes, scripts, and what a reader sees."""
+    """A page parsed like in a browser: tags with their attributes, scripts, and the visible text."""
 
     def __init__(self, path):
         super().__init__()
@@ -60,7 +60,7 @@ def page(*folders, out=None) -> Page:
 
 
 def assert_safe(found: Page) -> None:
-    """Two scripts, both named by the policy; no handler, no link; nothing is loaded from outside."""
+    """The page has two scripts, both allowed by the policy, no handlers and no links, and loads nothing."""
     assert len(found.programs) == 2
     (policy,) = [attrs["content"] for tag, attrs in found.tags if attrs.get("http-equiv") == "Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -95,14 +95,14 @@ def test_a_run_is_shown_whole(trained, tmp_path):
         assert word in found.text
 
 
-def test_the_parameters_are_those_of_the_model(trained, tmp_path):
+def test_the_parameter_count_is_that_of_the_model(trained, tmp_path):
     from linnet.models.loading import load_model
 
     parameters = sum(p.numel() for p in load_model(trained).parameters())
     assert f"{parameters:,}" in page(trained, out=tmp_path / "r.html").text
 
 
-def test_the_cost_of_layers_is_shown_where_it_was_measured(copy, cost):
+def test_the_cost_of_layers_is_shown_if_it_was_measured(copy, cost):
     folder = copy("run")
     write_json(folder / "cost.json", cost)
     found = page(folder)
@@ -112,7 +112,7 @@ def test_the_cost_of_layers_is_shown_where_it_was_measured(copy, cost):
     assert "One causal layer" in found.text
 
 
-def test_hostile_text_is_only_text(copy, cost):
+def test_hostile_text_stays_text(copy, cost):
     folder = copy("</script><script>alert(3)</script>".replace("/", "") + '"<b>')
     config = (folder / "config.toml").read_text().replace('"causal_lm"', json.dumps(HOSTILE), 1)
     (folder / "config.toml").write_text(config + f'\n["<b>key</b>"]\n"<i>" = {json.dumps(HOSTILE)}\n')
@@ -155,7 +155,7 @@ def test_a_run_that_has_just_begun(copy, metrics, state):
     assert found.charts == []
 
 
-def test_several_runs_share_their_charts_and_stand_in_columns(trained, copy, tmp_path):
+def test_several_runs_share_charts_and_have_a_column_each(trained, copy, tmp_path):
     other, empty = copy("other"), copy("empty")
     config = (other / "config.toml").read_text().replace("batch = 4", "batch = 999")
     (other / "config.toml").write_text(config)
@@ -167,7 +167,7 @@ def test_several_runs_share_their_charts_and_stand_in_columns(trained, copy, tmp
     assert all(name in found.text for name in ("tiny", "other", "empty", "999"))
 
 
-def test_runs_of_one_name_are_told_apart(trained, copy, tmp_path):
+def test_runs_with_the_same_name_are_shown_by_path(trained, copy, tmp_path):
     other = copy("tiny")
     assert [trace["name"] for trace in page(trained, other, out=tmp_path / "r.html").charts[0]["data"]] != ["tiny"] * 2
 
@@ -218,7 +218,7 @@ def test_the_command(copy, capsys):
         (".", ["--out", "missing/r.html"], "cannot write missing/r.html: No such file or directory"),
     ],
 )
-def test_what_cannot_be_reported_is_one_line(copy, monkeypatch, capsys, folder, options, line):
+def test_a_folder_without_a_run_is_refused_in_one_line(copy, monkeypatch, capsys, folder, options, line):
     monkeypatch.chdir(copy("run"))
     assert linnet(["report", folder, *options]) in (1, 2)
     out, err = capsys.readouterr()
@@ -228,7 +228,7 @@ def test_what_cannot_be_reported_is_one_line(copy, monkeypatch, capsys, folder, 
 
 @pytest.fixture(scope="session")
 def watched(trained, tmp_path_factory):
-    """The run with an analysis of it, and records of instruments along its training."""
+    """The run with its analysis, and records of instruments during training."""
     folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("watched") / "watched"))
     assert linnet(["analyze", str(folder), "--samples", "1", "--json"]) == 0
     values = {"entropy": {"relative": [[0.5, 0.7], [0.9, None]]}, "temperature": {"weights": [[1.0, 2.0], None]}}
@@ -239,19 +239,19 @@ def watched(trained, tmp_path_factory):
     return folder
 
 
-def test_what_was_measured_is_shown(watched, trained, tmp_path):
+def test_analysis_and_instruments_are_shown(watched, trained, tmp_path):
     found = page(watched, out=tmp_path / "r.html")
     assert_safe(found)
     titles = [attrs["aria-label"] for _, attrs in found.tags if attrs.get("role") == "img"]
-    for title in ("Entropy", "Temperature", "Local area", "Locally accumulated attention", "Law of the weights"):
-        assert title in titles
+    by_layer = {"Entropy", "Temperature", "Local area"}
+    assert by_layer | {"Locally accumulated attention", "Distribution of the weights"} <= set(titles)
     assert "attention map of watched" in titles
-    along = found.charts[titles.index("Entropy along training")]
+    along = found.charts[titles.index("Entropy during training")]
     assert [(trace["name"], trace["y"]) for trace in along["data"]] == [
         ("layer 0 diag", [0.6, 0.6]),
         ("layer 1 norm", [0.9, 0.9]),
     ]
-    other = found.charts[titles.index("Moment matching: ratio along training")]
+    other = found.charts[titles.index("Moment matching: ratio during training")]
     assert [trace["y"] for trace in other["data"]] == [[2.0, 2.0], [4.0, 4.0]]
     (maps,) = [chart for chart in found.charts if "layers" in chart]
     assert [len(layer["maps"]) for layer in maps["layers"]] == [2, 2]
@@ -264,7 +264,7 @@ def test_what_was_measured_is_shown(watched, trained, tmp_path):
     assert [trace["name"] for trace in entropy["data"]] == ["watched", "tiny"]  # a run without keeps its color
 
 
-def test_nothing_measured_yet_says_how(trained, tmp_path):
+def test_a_run_without_an_analysis_says_how_to_make_one(trained, tmp_path):
     assert "linnet analyze DIR" in page(trained, out=tmp_path / "r.html").text
 
 
@@ -297,7 +297,7 @@ def test_a_damaged_analysis_is_named(watched, tmp_path, change, line):
     assert "\n" not in str(error.value)
 
 
-def test_an_analysis_of_odd_things_is_shown_without_them(watched, tmp_path):
+def test_malformed_parts_of_an_analysis_are_left_out(watched, tmp_path):
     folder = Path(shutil.copytree(watched, tmp_path / "run"))
     odd = {"entropy": {"relative": HOSTILE, "bits": [None, "1", [2]]}, "local_score": {"curve": [[1], [2, 3]]}, "x": 7}
     odd["lognormal_fit"] = {"quantiles": [[0.0] * 99], "mean": [HOSTILE], "variance": None}

@@ -1,4 +1,4 @@
-"""Runs read from their folders: what cannot be built has no parameters, and nothing more happens."""
+"""Runs read from their folders: a model that cannot be built has no parameter count."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The audit finds what leaks, holds us and only us to account, and is what docs/audit.md shows."""
+"""The audit finds leaks, its verdict covers only linnet, and docs/audit.md shows its result."""
 
 import json
 import re
@@ -28,7 +28,7 @@ class Softmax(nn.Module):
 
 
 class Noisy(Softmax):
-    """The same with keys that are dropped at random, in evaluation mode too."""
+    """The same, but it drops random keys, even in evaluation mode."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         mask = torch.rand(q.shape[2]) < 0.5
@@ -39,7 +39,7 @@ class Noisy(Softmax):
 
 
 class Broken(Softmax):
-    """It runs, until it is asked for bfloat16."""
+    """It runs except in bfloat16."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return super().forward(q, k, v) * {torch.float32: 1}[q.dtype]
@@ -98,7 +98,7 @@ def test_the_same_numbers_again():
     assert first["checks"] == second["checks"]
 
 
-def test_one_of_ours_that_fails_is_told():
+def test_a_mechanism_of_linnet_that_fails_is_reported():
     audit = run_audit([Case("mine", "ours", True, "lln", LEAKY)])
     assert not audit["passed"]
     assert any(line.startswith("mine, causal: reads the future: 0.") for line in failures(audit))
@@ -121,13 +121,13 @@ def test_peers_are_measured_and_never_change_the_verdict():
 
 
 def test_chance_is_not_called_a_leak():
-    """The numbers drawn are fixed for every check but the one that asks about them."""
+    """Random draws are fixed for every check except the one about repeated calls."""
     (row,) = run_audit([peer_case("noisy", Noisy, random=True)])["rows"]
     assert checks(row)["reads batch mates"] <= 1e-6
     assert cell(row, "second call")[1] is False
 
 
-def test_what_is_not_finite_is_no_number():
+def test_infinity_is_written_as_valid_json():
     class NotANumber(Softmax):
         def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return super().forward(q, k, v) * (torch.nan if q.dtype == torch.bfloat16 else 1)

@@ -1,4 +1,4 @@
-"""check_attention finds what is wrong in an attention, and says so in words."""
+"""check_attention finds the faults of an attention and names them."""
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ def one_mask_for_all(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = 
 
 
 def sees_holes(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
-    """Padding at the ends is masked, a masked key in between is not."""
+    """It masks padding at the ends, but not a masked key in between."""
     if key_mask is not None:
         key_mask = (key_mask.cumsum(1) > 0) & (key_mask.flip(1).cumsum(1).flip(1) > 0)
     return softmax(q, k, v, key_mask)
@@ -117,18 +117,18 @@ def test_a_module_is_measured_in_its_own_half_precision() -> None:
     assert module.out.weight.dtype == torch.float32
 
 
-def test_an_option_may_take_the_recurrent_form_away() -> None:
+def test_an_option_may_disable_the_recurrent_form() -> None:
     report = check_attention("lln", causal=True, raises=False, options={"statistics": "tensor"})
     assert not report["reads the future"].passed and "recurrent form" not in str(report)
 
 
-def test_what_is_no_attention_is_one_line() -> None:
+def test_what_is_not_an_attention_is_refused_in_one_line() -> None:
     assert check_attention(torch.nn.functional.scaled_dot_product_attention, causal=False).passed
     for fn, message in (
         (3, "must be a name"),
-        (lambda q, k, v: v[:, :, :1], "must give the shape of v"),
-        (lambda q, k, v: (v,), "gives a tuple"),
-        (lambda q: q, "runs at none"),
+        (lambda q, k, v: v[:, :, :1], "must return the shape of v"),
+        (lambda q, k, v: (v,), "returns a tuple"),
+        (lambda q: q, "fails at all lengths"),
     ):
         with pytest.raises(InputError, match=message):
             check_attention(fn, causal=False)
@@ -137,12 +137,12 @@ def test_what_is_no_attention_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (-3,), ("a",), (2.0,)])
-def test_lengths_that_are_none(lengths) -> None:
+def test_invalid_lengths_are_refused(lengths) -> None:
     with pytest.raises(InputError, match="lengths is"):
         check_attention(softmax, causal=False, lengths=lengths)
 
 
-def test_what_cannot_be_measured_is_not_promised() -> None:
+def test_checks_that_do_not_apply_are_left_out() -> None:
     report = check_attention(softmax, causal=True, lengths=(1,))
     assert "reads the future" not in str(report) and "gradient" not in str(report)
     with pytest.raises(InputError, match="options is given"):

@@ -1,4 +1,4 @@
-"""Adapters of other libraries: loaded late, seeded, quiet; those that are installed compute."""
+"""Adapters to other libraries load late, seeded and quietly; those that are installed compute."""
 
 import tomllib
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_heads_merge_and_split():
     assert torch.equal(split(tokens(q), 3), q)
 
 
-def test_an_absent_package_says_how_to_get_it():
+def test_an_absent_package_says_how_to_install_it():
     peer = Peer("nobody", "a-package-that-nobody-wrote", True, Loud)
     assert peer.version is None
     with pytest.raises(MissingPeerError, match=r"pip install 'linnet\[peers\]'"):

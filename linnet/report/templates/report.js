@@ -46,7 +46,7 @@ function drawChart(chart) {
   Plotly.react(chart, traces.map(themedTrace), themedLayout(layout), plain);
 }
 
-// A packed map as rows of weights: 15 bits of logarithm and a sign each.
+// The rows of weights of a packed map: each is a sign and 15 bits of logarithm.
 function unpack({ size, high, data: text }) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const codes = new DataView(bytes.buffer);
@@ -61,7 +61,7 @@ function share(sorted, part) {
   return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))];
 }
 
-// What a color stands for: the logarithm of a weight, or a signed weight itself.
+// The value that a color shows: the logarithm of a weight, or the weight itself if any is negative.
 function shades(rows) {
   const flat = rows.flat().filter((x) => x !== 0);
   if (flat.some((x) => x < 0)) {
@@ -75,7 +75,7 @@ function shades(rows) {
   return { z, zmin: middle - half, zmax: middle + half, colorscale: SEQUENTIAL, title: "log₁₀ weight" };
 }
 
-// The tokens of a pool as a reader sees them.
+// The tokens of a pool, as text.
 function words(run, size, i) {
   const first = Math.ceil(i * run.length / size), next = Math.ceil((i + 1) * run.length / size);
   const text = run.tokens.slice(first, Math.min(next, first + 8)).join(run.separator).replace(/\n/g, "⏎");
@@ -101,7 +101,7 @@ function thumbnail(packed) {
   return canvas;
 }
 
-// Every head of every layer, small; a click shows it large.
+// Every head of every layer as a small map; a click enlarges it.
 function drawThumbs(element) {
   const run = data(element);
   element.replaceChildren(...run.layers.map((layer, i) => {
@@ -120,7 +120,7 @@ function drawThumbs(element) {
   }));
 }
 
-const readers = new Map(); // of each map: what is shown in it now
+const readers = new Map(); // for each map, what it shows now
 
 function drawMap(element) {
   const run = data(element), picked = [layerPicker, headPicker].map((picker) => Number(picker.value));
@@ -196,7 +196,7 @@ function show(chosen) {
     panels[i].hidden = i !== chosen;
   });
   const tab = tabs[chosen], bar = tab.parentElement;
-  bar.scrollLeft = tab.offsetLeft - (bar.clientWidth - tab.offsetWidth) / 2; // on a narrow screen they do not all fit
+  bar.scrollLeft = tab.offsetLeft - (bar.clientWidth - tab.offsetWidth) / 2; // on a narrow screen the tabs do not all fit
   panels[chosen].querySelectorAll(".chart").forEach(drawChart);
   panels[chosen].querySelectorAll(".map").forEach(drawMap);
 }
