@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from linnet.bench.costs import Table
 from linnet.bench.tables import Result, Row, exponent, pick
+from linnet.figures.table import Table
 
 BOTH = "forward+backward"
 FLOOR = 4  # tensors that forward and backward must hold beside the inputs: o and three gradients
@@ -24,7 +24,7 @@ def bounds_table(results: Mapping[str, Result]) -> Table:
     """All bounds for which there is a benchmark."""
     words = {True: "reached", False: "not reached", None: "not measured"}
     lines = [[b.what, b.wanted, b.measured, words[b.reached]] for b in bounds(results)]
-    return Table("what it must show", ["what", "bound", "measured", "verdict"], lines)
+    return Table("what it must show", ["what", "bound", "measured", "verdict"], lines, ("what", "verdict"))
 
 
 def bounds(results: Mapping[str, Result]) -> list[Bound]:

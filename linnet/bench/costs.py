@@ -1,24 +1,17 @@
 """What a layer costs, as `linnet demo` measures it: the figures and tables of that one table of numbers."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from linnet.errors import InputError
 from linnet.figures.figure import Figure, Series
+from linnet.figures.table import Table
 
 FORMAT = "linnet-bench-layer-1"
 BASELINE = "softmax"
 QUIET = 0.2  # cores that other programs may keep busy before we speak of it
 MILLI, MIB = 1000.0, 2.0**-20
 NUMBERS = ("tokens", "seconds", "low", "high", "memory")
-
-
-class Table(NamedTuple):
-    """Cells as text, for a terminal or a page."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
 
 
 def cost_figures(cost: Any) -> tuple[Figure, Figure]:

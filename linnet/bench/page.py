@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from linnet.bench.bounds import bounds_table
-from linnet.bench.costs import Table
 from linnet.bench.tables import BENCHES, bench_figures, bench_note, bench_tables, check_bench, crossovers
 from linnet.errors import InputError
 from linnet.figures.figure import save_figures
@@ -41,19 +40,12 @@ def render_benches(folder: Path) -> list[Path]:
 
 def rendered(results: dict[str, Any], folder: str) -> str:
     """What stands between the markers of a page."""
-    parts = [_markdown(bounds_table(results))]
+    parts = [bounds_table(results).to_markdown()]
     for name, result in results.items():
         parts.append(f"## {TITLES[name]}")
         parts.append(f"`{result['command']}`")
         parts += bench_note(result).split("\n")
         parts += [f"![{stem}]({folder}/{stem}.png)" for stem in bench_figures(result)]
         tables = [*bench_tables(result), *([crossovers(result)] if name == "ops" else [])]
-        parts += [f"### {TITLES[name]}: {table.title}\n\n{_markdown(table)}" for table in tables if table.rows]
+        parts += [f"### {TITLES[name]}: {table.title}\n\n{table.to_markdown()}" for table in tables if table.rows]
     return "\n" + "\n\n".join(parts) + "\n"
-
-
-def _markdown(table: Table) -> str:
-    """A table for a page; numbers stand at the right."""
-    words = {"attention", "includes", "what", "part", "form", "verdict"}
-    rule = ["---" if column in words else "--:" for column in table.columns]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (table.columns, rule, *table.rows))

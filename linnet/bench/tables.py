@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from linnet.bench.costs import MIB, MILLI, QUIET, Table
+from linnet.bench.costs import MIB, MILLI, QUIET
 from linnet.errors import InputError
 from linnet.figures.figure import Figure, Series
+from linnet.figures.table import Table
 
 FORMAT = "linnet-bench-1"
 BENCHES = ("ops", "model", "decode", "profile")
@@ -118,7 +119,7 @@ def _profile_tables(result: Result) -> list[Table]:
         for part in row.get("parts", []):
             time, of_whole = f"{_short(part['seconds'] * MILLI)} ms", f"{part['seconds'] / whole:.0%}"
             lines.append([size, part["name"], str(part["calls"]), time, of_whole])
-    return [Table("parts of a call", ["what", "part", "calls", "time", "share"], lines)]
+    return [Table("parts of a call", ["what", "part", "calls", "time", "share"], lines, ("what", "part"))]
 
 
 def _table(
@@ -134,7 +135,8 @@ def _table(
         first = [name, next(iter(own.values())).get("includes", "")] if includes else [name]
         lines.append([*first, *cells, "-" if slope is None else f"{slope:.2f}"])
     heads = ["attention", "includes"] if includes else ["attention"]
-    return Table(title, [*heads, *(f"{batch} x {tokens:,}" for batch, tokens in sizes), "exponent"], lines)
+    columns = [*heads, *(f"{batch} x {tokens:,}" for batch, tokens in sizes), "exponent"]
+    return Table(title, columns, lines, heads)
 
 
 def _short(value: float) -> str:
@@ -293,7 +295,8 @@ def crossovers(result: Result) -> Table:
             common = [size for size in base if size in own]
             if common:
                 lines.append([name, form, _crossover(common, own, base), f"{_ratio(common[-1], own, base)}"])
-    return Table("faster than torch's softmax", ["attention", "form", "from tokens", "times as fast"], lines)
+    columns = ["attention", "form", "from tokens", "times as fast"]
+    return Table("faster than torch's softmax", columns, lines, ("attention", "form"))
 
 
 def _crossover(sizes: Sequence[tuple[int, int]], own: Mapping[Any, float], base: Mapping[Any, float]) -> str:

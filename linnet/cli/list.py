@@ -1,6 +1,6 @@
 """`linnet list`: what there is to choose from, read from the registries."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -87,7 +87,10 @@ def command(
     columns = COLUMNS.get(kind, {"name": "name"})
     cells = [[_cell(row[key]) for key in columns] for row in rows]
     if markdown:
-        print(_markdown(list(columns.values()), cells))
+        from linnet.figures.table import Table
+
+        heads = list(columns.values())
+        print(Table(kind, heads, [[f"`{name}`", *rest] for name, *rest in cells], heads).to_markdown())
     else:
         print_table(list(columns.values()), cells)
 
@@ -96,9 +99,3 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    quoted = [[f"`{name}`", *(cell.replace("|", "\\|") for cell in rest)] for name, *rest in rows]
-    lines = [columns, ["---"] * len(columns), *quoted]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -17,6 +17,7 @@ from linnet.storage import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = (  # of plotly, of matplotlib
@@ -25,6 +26,7 @@ MARKERS = (  # of plotly, of matplotlib
     ("triangle-right", ">"),
 )
 DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"))  # of the first six series, of the next six, ...
+PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins
 FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # no times
 STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
 FEW = 25  # points of the longest line up to which each one gets a marker
@@ -183,7 +185,6 @@ def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    kind = Path(path).suffix.lower()
     rows, columns = math.ceil(len(figures) / IN_A_ROW), min(len(figures), IN_A_ROW)
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(4.6 * columns, 3.6 * rows), layout="constrained", dpi=200)
@@ -194,10 +195,31 @@ def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[
             axes.remove()
         notes = dict.fromkeys(figure.note for figure in figures if figure.note)
         canvas.supxlabel("\n".join(notes), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
-        written = io.BytesIO()
-        about = (metadata or {}) if kind == ".png" else FORMATS[kind]
-        canvas.savefig(written, format=kind[1:], metadata=dict(about))
+        write_canvas(canvas, path, metadata)
+
+
+def write_canvas(canvas: "Canvas", path: str | Path, metadata: Mapping[str, str] | None) -> None:
+    """Write what matplotlib has drawn, whole or not at all; only a PNG carries `metadata`."""
+    kind, written = Path(path).suffix.lower(), io.BytesIO()
+    about = (metadata or {}) if kind == ".png" else FORMATS[kind]
+    canvas.savefig(written, format=kind[1:], metadata=dict(about))
     write_atomic(path, written.getvalue())
+
+
+def read_metadata(path: str | Path) -> dict[str, str]:
+    """The text that a PNG carries; nothing where there is no such file, or it is no PNG."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError:
+        return {}
+    found, at = {}, len(PNG)
+    while data.startswith(PNG) and at + 8 <= len(data):  # chunks: length, type, data, check sum
+        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        if kind == b"tEXt":
+            key, _, text = data[at + 8 : at + 8 + length].partition(b"\0")
+            found[key.decode("latin-1")] = text.decode("latin-1")
+        at += 12 + length
+    return found
 
 
 def _draw(axes: "Axes", figure: Figure) -> None:

@@ -5,7 +5,6 @@ e^-14 of that counts as 0. So a map of 256 tokens takes 175 kB, and its small we
 """
 
 import base64
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.errors import InputError, LinnetError
-from linnet.figures.figure import FORMATS, STYLE, check_target
-from linnet.storage import write_atomic
+from linnet.errors import LinnetError
+from linnet.figures.figure import STYLE, check_matplotlib, check_target, write_canvas
 
 LEVELS = 32767
 RANGE = 14.0  # natural logarithms
@@ -61,13 +59,11 @@ def save_maps(
 ) -> None:
     """Draw rows of maps of `length` tokens into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""
     check_target(path)
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure as Canvas
-    except ImportError:
-        raise InputError("a figure needs matplotlib: pip install 'linnet[report]'") from None
+    check_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
     columns = max(len(maps) for _, maps in grid)
-    kind = Path(path).suffix.lower()
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(1.9 * columns + 1.2, 1.9 * len(grid) + 0.6), layout="constrained", dpi=200)
         axes = canvas.subplots(len(grid), columns, squeeze=False)
@@ -84,10 +80,7 @@ def save_maps(
         size = max(len(m) for _, maps in grid for m in maps.values())
         notes = [f"{length} tokens{f', pooled to {size}' if size < length else ''}", *filter(None, [note])]
         canvas.supxlabel("; ".join(notes), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
-        written = io.BytesIO()
-        about = (metadata or {}) if kind == ".png" else FORMATS[kind]
-        canvas.savefig(written, format=kind[1:], metadata=dict(about))
-    write_atomic(path, written.getvalue())
+        write_canvas(canvas, path, metadata)
 
 
 def _draw_row(panels: Any, name: str, maps: Mapping[str, Map], length: int, colors: Mapping[str, Any]) -> Any:

@@ -14,6 +14,7 @@ import torch
 
 from linnet.attention.base import describe_attention
 from linnet.errors import unknown
+from linnet.figures.table import Table
 from linnet.registry import ATTENTION
 from linnet.testing.contract import Check, check_attention, difference
 from linnet.testing.peers import PEERS, MissingPeerError, Peer, Seeded
@@ -186,14 +187,13 @@ def verdict(row: Row) -> str:
 
 def markdown(audit: Audit, groups: Sequence[Group]) -> str:
     """The table of some groups for a document; what fails is bold."""
-    lines = [["attention", "form", *COLUMNS, "verdict"]]
-    lines.append(["---"] * len(lines[0]))
+    columns, lines = ["attention", "form", *COLUMNS, "verdict"], []
     for row in audit["rows"]:
         if row["group"] in groups:
             cells = [cell(row, heading) for heading in COLUMNS]
             shown = [f"**{text}**" if passed is False else text for text, passed in cells]
             lines.append([f"`{row['name']}`", row["form"], *shown, verdict(row)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return Table("", columns, lines, columns).to_markdown()
 
 
 def failures(audit: Audit) -> list[str]:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
 from linnet.errors import InputError
-from linnet.figures.figure import COLORS, LINE, Figure, Series, _draw, save_figures, to_plotly
+from linnet.figures.figure import COLORS, LINE, Figure, Series, _draw, read_metadata, save_figures, to_plotly
 
 HOSTILE = "<script>alert(1)</script> $\\frac{ & _hidden </script> <a href='https://a.b'>"
 LINES = [Series("a", [1, 10], [2.0, None]), Series(HOSTILE, [1, 10], [3.0, float("nan")], [2.0, 1.0], [4.0, 5.0])]
@@ -128,3 +128,13 @@ def test_names_of_circles_that_lie_on_each_other_stay_legible(tmp_path, recwarn)
     assert heights["alone"] == pytest.approx(center[1])
     save_figures([figure], tmp_path / "circles.png")
     assert not recwarn.list
+
+
+def test_a_png_gives_its_metadata_back_and_other_files_none(tmp_path):
+    save_figures([FIGURE], tmp_path / "a.png", {"linnet-study": "x", "other": "y"})
+    found = read_metadata(tmp_path / "a.png")
+    assert (found["linnet-study"], found["other"]) == ("x", "y")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
+    (tmp_path / "text.png").write_text("no picture")
+    assert read_metadata(tmp_path / "cut.png") == read_metadata(tmp_path / "text.png") == {}
+    assert read_metadata(tmp_path / "missing.png") == {}
