@@ -1,7 +1,7 @@
 """Names to classes: a file under a package announces itself with `@REGISTRY.add("its_name")`.
 
 The file name is the public name, with a slash before it where the file is in a folder of the package, so the names
-are known without importing anything heavy.
+are known without importing anything heavy. Where public names have hyphens, files have underscores in their places.
 """
 
 import importlib
@@ -19,10 +19,11 @@ T = TypeVar("T", bound=Any)
 class Registry:
     """The named things of one package: `names()` lists them, `registry[name]` imports the file for its class."""
 
-    def __init__(self, kind: str, package: str, machinery: tuple[str, ...] = ()) -> None:
+    def __init__(self, kind: str, package: str, machinery: tuple[str, ...] = (), joint: str = "_") -> None:
         self.kind = kind
         self.package = package
         self.machinery = machinery
+        self.joint = joint  # between the words of a public name
         self._added: dict[str, Any] = {}
 
     def add(self, name: str) -> Callable[[T], T]:
@@ -41,7 +42,8 @@ class Registry:
         """Sorted names: the files of the package, and whatever a user has added."""
         spec = find_spec(self.package)
         places = (spec.submodule_search_locations if spec is not None else None) or []
-        return sorted(set(_files(places)) - set(self.machinery) | set(self._added))
+        files = set(_files(places)) - set(self.machinery)
+        return sorted({name.replace("_", self.joint) for name in files} | set(self._added))
 
     def __contains__(self, name: object) -> bool:
         return name in self.names()
@@ -50,7 +52,7 @@ class Registry:
         if not isinstance(name, str) or name not in self._added:
             if name not in self.names():
                 raise unknown(self.kind, name, self.names())
-            importlib.import_module(f"{self.package}.{name.replace('/', '.')}")
+            importlib.import_module(f"{self.package}.{name.replace('/', '.').replace(self.joint, '_')}")
         return self._added[name]
 
 
@@ -67,3 +69,12 @@ def _files(places: Iterable[str]) -> Iterator[str]:
 ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead", "relative", "rows"))
 INSTRUMENT = Registry("instrument", "linnet.instruments", machinery=("analyze", "base", "plots"))
 TASK = Registry("task", "linnet.tasks", machinery=("base", "lra/base"))
+STUDY = Registry(
+    "study",
+    "linnet.studies",
+    machinery=(
+        *("base", "claims", "drawn", "perplexity", "records", "systems", "trained", "unfinished", "untrained"),
+        *("watched",),
+    ),
+    joint="-",
+)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from linnet.errors import InputError
-from linnet.registry import ATTENTION, Registry
+from linnet.registry import ATTENTION, STUDY, Registry
 
 
 @pytest.fixture
@@ -78,6 +78,22 @@ def test_names_of_attention_are_known_without_torch():
 @pytest.mark.parametrize("name", ATTENTION.names())
 def test_each_file_registers_the_name_it_carries(name):
     assert isinstance(ATTENTION[name], type)
+
+
+def test_words_of_a_name_can_be_joined_otherwise_than_those_of_its_file(birds: Registry, tmp_path):
+    (tmp_path / "aviary" / "grey_wren.py").write_text(
+        "from aviary import GREY\n\n@GREY.add('grey-wren')\nclass Wren:\n    pass\n"
+    )
+    grey = Registry("bird", "aviary", machinery=("base", "heavy", "finch", "sea/gull"), joint="-")
+    sys.modules["aviary"].GREY = grey
+    assert grey.names() == ["grey-wren"]
+    assert "grey_wren" not in grey
+    assert grey["grey-wren"].name == "grey-wren"
+
+
+@pytest.mark.parametrize("name", STUDY.names())
+def test_each_study_is_in_the_file_of_its_name(name):
+    assert STUDY[name].__module__ == f"linnet.studies.{name.replace('-', '_')}"
 
 
 def test_a_package_that_is_not_there_has_no_names():

@@ -1,4 +1,4 @@
-"""`bench model`: steps a second of an LRA-sized model, and time and memory of a RoBERTa-sized layer, by mechanism.
+"""`bench model`: steps per second of an LRA model, and time and memory of a RoBERTa-sized layer, by mechanism.
 
 The first is the shape of TransNormer's Table 7 (2 layers, width 64, 2 heads, 1K to 5K tokens), the second that of LLN's
 Table 2 (width 768, 12 heads, batch 1, 512 to 16,384 tokens). All of them run eagerly, or all are compiled.
@@ -12,19 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from linnet.attention.base import create_mixer, describe_attention
+from linnet.bench.lra import BATCH, LENGTHS, lra_step
 from linnet.bench.measure import Bench, Group
 from linnet.bench.memory import Job, serve
-from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
-from linnet.models.presets import list_models, preset
+from linnet.models.presets import preset
 from linnet.registry import ATTENTION
 
 SYSTEMS = {"transnormer_t1": "transnormer_t1", "transnormer_t2": "transnormer_t2", "softmax": "vanilla"}  # as presets
-LENGTHS, BATCH = (1024, 2048, 3072, 4096, 5120), 4
-PAPER_SIZE = (32, 2048)  # batch and tokens at which TransNormer T2 is held against softmax
+PAPER_SIZE = (32, 2048)  # batch and tokens at which TransNormer T2 is compared with softmax
 LAYER_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 LAYER_WIDTH, LAYER_HEADS = 768, 12
-WIDTH, HEADS, FFN, GLU, VOCABULARY, CLASSES = 64, 2, 128, 85, 256, 2
 
 
 def model_bench(
@@ -47,7 +45,7 @@ def model_bench(
     ]
     groups = [Group([{**job, "compiled": compiled} for job in group.jobs], group.memory) for group in groups]
     settings = {"type": "float32", "compiled": compiled, "only": only, "lengths": [list(steps), list(layers)]}
-    settings |= {"model": {"layers": 2, "width": WIDTH, "heads": HEADS, "ffn": FFN, "glu": GLU, "classes": CLASSES}}
+    settings |= {"model": {"layers": 2, "preset": "lra", "dropout": 0.0}}
     settings |= {"layer": {"width": LAYER_WIDTH, "heads": LAYER_HEADS}}
     return Bench("model", "linnet.bench.model", prepare, groups, [], settings)
 
@@ -58,35 +56,12 @@ def job_of(table: str, name: str, which: str, batch: int, tokens: int) -> dict[s
 
 
 def config(name: str, tokens: int) -> ModelConfig:
-    """The LRA shape of a system: as its preset has it, or, for a mechanism without one, as the vanilla model has it."""
-    known = f"{SYSTEMS.get(name, name)}_roberta" in list_models()
-    base = preset(f"{SYSTEMS.get(name, name)}_roberta" if known else "vanilla_roberta")
-    chosen = (base.layers[0], base.layers[-1]) if known else (name, name)
-    options = {part: {**base.options.get(part, {}), **_options(part, tokens)} for part in {*chosen}}
-    changes: dict[str, Any] = {"layers": chosen, "width": WIDTH, "heads": HEADS, "vocab_size": VOCABULARY}
-    changes |= {"ffn_width": GLU if base.ffn == "glu" else FFN, "options": options, "max_length": tokens}
-    changes |= {"dropout": 0.0, "norm_position": "pre", "embedding_norm": False, "final_norm": True}
-    return base.model_copy(update=changes)
-
-
-def _options(name: str, tokens: int) -> dict[str, Any]:
-    """What the LRA shape asks of a mechanism: no dropout, room for all tokens, rotations by fixed angles."""
-    wanted = {"dropout": 0.0, "max_length": max(tokens, 16)}
-    found = {key: value for key, value in wanted.items() if key in ATTENTION[name].Options.model_fields}
-    return {**found, "positions": "rope"} if name in ("norm", "diag") else found
-
-
-class Classifier(nn.Module):
-    """The backbone, the mean over tokens, and two classes."""
-
-    def __init__(self, name: str, tokens: int) -> None:
-        super().__init__()
-        self.backbone = Model(config(name, tokens))
-        self.classes = nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """ids (B,N) -> (B,2)."""
-        return self.classes(self.backbone.features(ids).mean(dim=1))
+    """Two layers of a system as its preset for the Long Range Arena has it, without dropout."""
+    base = preset(f"{SYSTEMS.get(name, name)}_lra", max_length=tokens)
+    layers = (base.layers[0], base.layers[-1])
+    still = {part: {"dropout": 0.0} for part in {*layers} if "dropout" in ATTENTION[part].Options.model_fields}
+    options = {part: {**base.options.get(part, {}), **still.get(part, {})} for part in sorted({*layers})}
+    return base.model_copy(update={"layers": layers, "options": options, "dropout": 0.0, "ffn_dropout": 0.0})
 
 
 def prepare(job: Job) -> Callable[[], object]:
@@ -100,32 +75,14 @@ def prepare(job: Job) -> Callable[[], object]:
         run = torch.compile(mixer) if job["compiled"] else mixer
         x, toward = torch.randn(B, N, LAYER_WIDTH, requires_grad=True), torch.randn(B, N, LAYER_WIDTH)
         return partial(_layer, run, mixer, x, toward)
-    model = Classifier(job["case"], N)
-    run = torch.compile(model) if job["compiled"] else model
-    ids, labels = torch.randint(VOCABULARY, (B, N)), torch.randint(CLASSES, (B,))
-    if job["pass"] == "inference":
-        model.eval()
-        return partial(_infer, run, ids)
-    optimizer = torch.optim.AdamW(model.parameters())
-    return partial(_train, run, optimizer, ids, labels)
+    which = "training" if job["pass"] == "train" else "inference"
+    return lra_step(config(job["case"], N), which, N, B, job["compiled"])
 
 
 def _layer(run: Callable[..., Tensor], mixer: nn.Module, x: Tensor, toward: Tensor) -> None:
     run(x).backward(toward)
     x.grad = None
     mixer.zero_grad(set_to_none=True)
-
-
-def _infer(run: Callable[..., Tensor], ids: Tensor) -> None:
-    with torch.no_grad():
-        run(ids)
-
-
-def _train(run: Callable[..., Tensor], optimizer: torch.optim.Optimizer, ids: Tensor, labels: Tensor) -> None:
-    """One update: forward, backward, AdamW."""
-    nn.functional.cross_entropy(run(ids), labels).backward()
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
 
 
 def _warm_up(job: Job) -> None:

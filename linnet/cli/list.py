@@ -1,4 +1,4 @@
-"""`linnet list`: what there is to choose from, read from the registries."""
+"""`linnet list`: the names to choose from, read from the registries."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -36,6 +36,12 @@ def _instruments() -> list[Row]:
     return [{"name": name, "what": cls.what, "reads": cls.reads, "paper": cls.paper} for name, cls in classes]
 
 
+def _studies() -> list[Row]:
+    from linnet.registry import STUDY
+
+    return [STUDY[name]().describe() for name in STUDY.names()]
+
+
 def _recipes() -> list[Row]:
     from linnet.config import recipe_names
 
@@ -48,6 +54,7 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
     "tasks": _tasks,
     "instruments": _instruments,
     "recipes": _recipes,
+    "studies": _studies,
 }
 COLUMNS = {
     "attention": {
@@ -59,17 +66,30 @@ COLUMNS = {
         "packed": "packed",
     },
     "instruments": {"name": "name", "what": "what"},
+    "studies": {
+        "name": "name",
+        "item": "item",
+        "kind": "kind",
+        "scales": "scales",
+        "runs": "runs",
+        "core_hours": "core-hours on a CPU",
+        "paper": "paper",
+    },
 }
+Kind = Annotated[
+    str, typer.Argument(help="attention, models, tasks, instruments, recipes or studies.", metavar="KIND")
+]
 
 
 def command(
-    kind: Annotated[str, typer.Argument(help="attention, models, tasks, instruments or recipes.", metavar="KIND")],
+    kind: Kind,
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """List attentions, models, tasks, instruments or recipes.
+    """List attentions, models, tasks, instruments, recipes or studies.
 
-    A name in the first column is what create_mixer, create_model, a recipe or `linnet train` accepts.
+    A name in the first column is what create_mixer, create_model, a recipe, `linnet train` or `linnet reproduce`
+    accepts. Of a study, `runs` and `core_hours` (null if unknown) are those of its CPU scale.
 
     \b
     Examples:
@@ -98,4 +118,6 @@ def command(
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "-" if value is None else str(value)

@@ -9,19 +9,19 @@ from linnet.figures.figure import Series
 
 
 class Spread(NamedTuple):
-    """Mean, smallest and largest of `count` values, and the standard error of the mean (NaN for one value)."""
+    """Mean, smallest and largest of `size` values, and the standard error of the mean (NaN for one value)."""
 
     mean: float
     low: float
     high: float
-    count: int
+    size: int
     error: float
 
     def to_text(self, digits: int = 2, what: str = "") -> str:
         """The mean, and the range of several values; with `what`, also how many of these there are."""
         mean, low, high = (f"{value:.{digits}f}" for value in (self.mean, self.low, self.high))
-        counted = f", {self.count} {what}" if what else ""
-        return mean if self.count == 1 else f"{mean} ({low} to {high}{counted})"
+        counted = f", {self.size} {what}" if what else ""
+        return mean if self.size == 1 else f"{mean} ({low} to {high}{counted})"
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -40,7 +40,7 @@ def spread_line(name: str, points: Mapping[float, Sequence[float]]) -> Series:
     """A line through the means of the values at each x; the range of several is shaded."""
     x = sorted(points)
     found = [spread(points[at]) for at in x]
-    if all(point.count == 1 for point in found):
+    if all(point.size == 1 for point in found):
         return Series(name, x, [point.mean for point in found])
     return Series(
         name, x, [point.mean for point in found], [point.low for point in found], [point.high for point in found]

@@ -1,17 +1,54 @@
-"""The study `recall` as a table and a figure: accuracy by mechanism and by the number of pairs to remember."""
+"""Recall of key-value pairs: the accuracy of every causal mechanism by the number of pairs to remember."""
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 from linnet.errors import LinnetError
-from linnet.figures.figure import Figure, Series
+from linnet.figures.figure import Figure
+from linnet.figures.spread import spread_line, spread_text
+from linnet.figures.table import Table
+from linnet.registry import ATTENTION, STUDY
+from linnet.studies.records import Record, by_row, versions
+from linnet.studies.trained import Row, Scale, Trained
 
-Record = dict[str, Any]
+CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
 
 
-def recall_pairs(records: Sequence[Record]) -> list[int]:
-    """The numbers of pairs; refused where the runs did not get the same data, budget and settings."""
+@STUDY.add("recall")
+class Recall(Trained):
+    """Models of two layers that differ in the second: it has to remember."""
+
+    title = "Recall of key-value pairs: every causal mechanism"
+    paper, item = "linnet", "recall"
+    picture = "accuracy against the number of pairs"
+    core_hours = 1.3
+    scales: ClassVar = {"cpu": Scale("recall")}
+    rows = tuple(Row(name, None, (f'model.layers=["diag", "{name}"]',), seeds=3) for name in CAUSAL)
+
+    def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
+        """One line per mechanism: mean accuracy in percent and, of several seeds, the range."""
+        pairs = _pairs(records)
+        columns = ["mechanism", "parameters", "seeds", *(f"{P} pairs" for P in pairs), "seconds"]
+        rows = []
+        for name, runs in by_mechanism(records).items():
+            cells = [spread_text(_accuracies(runs, P), 1) for P in pairs]
+            seconds = f"{statistics.fmean(run['seconds'] for run in runs):,.0f}"
+            rows.append([name, f"{runs[0]['parameters']:,}", str(len(runs)), *cells, seconds])
+        return [Table(self.title, columns, rows), _budget(records)]
+
+    def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
+        """Accuracy against the number of pairs, the mean over seeds, with the range shaded."""
+        pairs = _pairs(records)
+        series = [
+            spread_line(name, {P: _accuracies(runs, P) for P in pairs}) for name, runs in by_mechanism(records).items()
+        ]
+        y = "right answers, percent"
+        return [Figure("Recall", "key-value pairs to remember", y, series, log_x=True, note=note)]
+
+
+def _pairs(records: Sequence[Record]) -> list[int]:
+    """The numbers of pairs; raises if the runs did not get the same data, budget and settings."""
     settings = [{**r["config"], "model": None, "seed": None, "threads": r["environment"]["threads"]} for r in records]
     if any(other != settings[0] for other in settings):
         raise LinnetError("the runs had different settings: only the model and the seed may differ")
@@ -19,67 +56,27 @@ def recall_pairs(records: Sequence[Record]) -> list[int]:
     return pairs
 
 
-def accuracies(runs: Sequence[Record], pairs: int) -> list[float]:
-    """Of each run, the share of right answers on the test samples with so many pairs."""
-    return [run["test"][f"accuracy_{pairs}_pairs"] for run in runs]
+def _accuracies(runs: Sequence[Record], pairs: int) -> list[float]:
+    """Of each run, the percentage of right answers on the test samples with so many pairs."""
+    return [100 * run["test"][f"accuracy_{pairs}_pairs"] for run in runs]
 
 
 def by_mechanism(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Records grouped by row, the best mean over the numbers of pairs first."""
-    pairs = recall_pairs(records)
-    rows: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda record: (record["row"], record["seed"])):
-        rows.setdefault(record["row"], []).append(record)
-    mean = {name: statistics.fmean(a for P in pairs for a in accuracies(runs, P)) for name, runs in rows.items()}
+    """Records by row, the best mean over the numbers of pairs first."""
+    pairs, rows = _pairs(records), by_row(records)
+    mean = {name: statistics.fmean(a for P in pairs for a in _accuracies(runs, P)) for name, runs in rows.items()}
     return {name: rows[name] for name in sorted(rows, key=lambda name: -mean[name])}
 
 
-def recall_markdown(records: Sequence[Record]) -> str:
-    """The table: a line for each mechanism, mean accuracy in percent and, of several seeds, the range."""
-    pairs = recall_pairs(records)
-    lines = [
-        f"| mechanism | parameters | seeds | {' | '.join(f'{P} pairs' for P in pairs)} | seconds |",
-        "| --- " + "| --: " * (len(pairs) + 3) + "|",
-    ]
-    for name, runs in by_mechanism(records).items():
-        cells = [
-            name,
-            f"{runs[0]['parameters']:,}",
-            str(len(runs)),
-            *(_percent(accuracies(runs, P)) for P in pairs),
-            f"{statistics.fmean(run['seconds'] for run in runs):,.0f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", _budget(records)])
-
-
-def _percent(values: Sequence[float]) -> str:
-    """A mean, and the range of several values."""
-    mean, low, high = (f"{100 * value:.1f}" for value in (statistics.fmean(values), min(values), max(values)))
-    return mean if len(values) == 1 else f"{mean} ({low} to {high})"
-
-
 def _budget(records: Sequence[Record]) -> str:
-    """What was spent, on what, and how to do it again."""
+    """What each run spent, on what, and the command."""
     first = records[0]
     data, train, about = first["config"]["data"], first["config"]["train"], first["environment"]
     values = data["vocab_size"] - 1 - (data["vocab_size"] - 1) // 2
     return (
-        f"Percent of the answers that are right, on {about['samples']['test']:,} test samples of {data['context']} "
-        f"tokens with {' or '.join(map(str, data['pairs']))} pairs each; a guess is right in {100 / values:.1f}. Each "
-        f"run: {first['tokens']:,} tokens, {train['steps']:,} steps of {train['batch']} samples, learning rate "
-        f"{train['lr']:g}, {about['threads']} thread, linnet {about['linnet']}, torch {about['torch']}. The range is "
-        "over seeds. Seconds were taken on a machine with other work and compare nothing. "
-        f"Command: `{first['command']}`."
+        f"Percentage of right answers, on {about['samples']['test']:,} test samples of {data['context']} tokens with "
+        f"{' or '.join(map(str, data['pairs']))} pairs each; guessing gives {100 / values:.1f}. Each run: "
+        f"{first['tokens']:,} tokens, {train['steps']:,} steps of {train['batch']} samples, learning rate "
+        f"{train['lr']:g}, {about['threads']} thread, {versions(about)}. The range is over seeds. Times were taken "
+        f"on a busy machine; do not compare them. Command: `{first['command']}`."
     )
-
-
-def recall_figures(records: Sequence[Record], note: str) -> list[Figure]:
-    """Accuracy against the number of pairs, the mean over seeds, with the range shaded."""
-    pairs, series = recall_pairs(records), []
-    for name, runs in by_mechanism(records).items():
-        found = [[100 * a for a in accuracies(runs, P)] for P in pairs]
-        bounds = ([min(a) for a in found], [max(a) for a in found]) if len(runs) > 1 else (None, None)
-        series.append(Series(name, pairs, [statistics.fmean(a) for a in found], *bounds))
-    y = "right answers, percent"
-    return [Figure("Recall", "key-value pairs to remember", y, series, log_x=True, note=note)]

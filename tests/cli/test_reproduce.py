@@ -1,4 +1,4 @@
-"""`linnet reproduce` for what is measured and drawn: TransNormer's Table 7 and Figure 1, at the smallest real size."""
+"""`linnet reproduce`: Table 7 and Figure 1 at the smallest real size, unfinished runs, and what is refused."""
 
 import contextlib
 import json
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from linnet.bench import arena as bench
-from linnet.studies import lra_rows as arena
-from linnet.studies.results import digest, read_results
-from linnet.studies.standing import standing_figures, unfinished
+from linnet.bench import lra
+from linnet.figures.figure import read_metadata
+from linnet.registry import STUDY
+from linnet.studies.records import digest
+from linnet.studies.unfinished import unfinished, unfinished_figures
 
 
 @contextlib.contextmanager
@@ -22,20 +23,24 @@ def measured(module):
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bench, "LENGTHS", (64, 2048))
-    monkeypatch.setattr(bench, "BATCH", 1)
-    monkeypatch.setattr(bench, "peak_server", measured)
-    monkeypatch.setattr(arena, "COMPARED", {"T2": "transnormer_t2", "vanilla": "vanilla"})
+    monkeypatch.setattr(lra, "BATCH", 1)
+    monkeypatch.setattr(lra, "peak_server", measured)
+    monkeypatch.setattr(STUDY["transnormer-table7"], "lengths", (64, 2048))
+    monkeypatch.setattr(STUDY["transnormer-table7"], "systems", {"T2": "transnormer_t2", "vanilla": "vanilla"})
     return tmp_path
 
 
 def test_table_7_and_figure_1(small, run):
     code, out, _ = run("reproduce", "transnormer-table7")
     assert code == 0
-    assert "| inference, steps a second | 64 | 2,048 |" in out
+    assert "| inference, steps per second | 64 | 2,048 |" in out
     assert "2 of 2 runs are done" in out
     results = small / "runs" / "transnormer-table7-cpu" / "results"
     before = (results / "n64.json").read_bytes()
+    record = json.loads(before)
+    assert (record["schema"], record["study"], record["kind"]) == (2, "transnormer-table7", "measured")
+    assert record["models"]["T2"]["options"]["norm"]["positions"] == "rope"
+    assert {"row", "preset", "training", "inference", "memory"} == record["rows"][0].keys()
     assert run("reproduce", "transnormer-table7", "--json")[0] == 0
     assert (results / "n64.json").read_bytes() == before  # nothing is measured again
     code, _, err = run("reproduce", "transnormer-figure1")
@@ -132,7 +137,7 @@ def test_a_run_that_was_not_evaluated_yet_has_a_line_and_no_figure(small, run):
         code, out, _ = run("reproduce", "transnormer-table6", "--scale", "paper", "--out", "kept", "--render")
         assert (code, "| listops-T2-seed0 | 50 | 50,000 | - | - | 0 |" in out) == (0, True)
         assert (small / "kept.png").exists() == ("kept.png" in (small / "kept.md").read_text()) == bool(valid)
-    figures = standing_figures(unfinished(small / "kept"), "")  # none of perplexity, which is not measured here
+    figures = unfinished_figures(unfinished(small / "kept"), "")  # none of perplexity, which is not measured here
     assert [figure.title for figure in figures] == ["Accuracy so far", "Loss so far"]
     assert all([series.name for series in figure.series] == ["listops-vanilla-seed0"] for figure in figures)
 
@@ -242,6 +247,51 @@ def test_results_that_cannot_be_kept_are_told_before_the_work(small, run, name, 
 
 def test_the_committed_circles_are_drawn_from_the_committed_tables():
     root = Path(__file__).parents[2] / "docs/results"
-    records = [record for table in ("table6", "table7") for record in read_results(root / f"transnormer-{table}-cpu")]
-    assert digest(records).encode() in (root / "transnormer-figure1-cpu.png").read_bytes()
+    names = ("transnormer-table6", "transnormer-table7")
+    records = [record for name in names for record in STUDY[name]().read(root / f"{name}-cpu")]
+    about = read_metadata(root / "transnormer-figure1-cpu.png")
+    assert (about["linnet-results"], about["linnet-study"]) == (digest(records), "transnormer-figure1")
     assert "(transnormer-figure1-cpu.png)" in (root / "transnormer-table7-cpu.md").read_text()
+
+
+@pytest.mark.parametrize("place", ["transnormer-table6-cpu", "transnormer-table6-cpu.png", "renamed.png"])
+@pytest.mark.parametrize("option", ["--out", "--results"])
+def test_figure_1_never_writes_over_the_picture_of_another_study(small, run, place, option):
+    root = Path(__file__).parents[2] / "docs/results"
+    for name in ("transnormer-table6-cpu", "transnormer-table7-cpu"):
+        shutil.copytree(root / name, small / name)
+    picture = small / f"{place.removesuffix('.png')}.png"
+    shutil.copy(root / "transnormer-table6-cpu.png", picture)
+    before = picture.read_bytes()
+    code, _, err = run("reproduce", "transnormer-figure1", option, place)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{picture.name} is a picture of transnormer-table6, not of transnormer-figure1" in err
+    assert picture.read_bytes() == before
+    picture.write_bytes(before.replace(b"linnet-study", b"nothing-else"))  # as pictures were before they named it
+    code, _, err = run("reproduce", "transnormer-figure1", option, place)
+    assert (code, picture.read_bytes() == before) == ((0, False) if place == "renamed.png" else (2, False))
+    assert ("is the picture of the results in" in err) == (place != "renamed.png")
+
+
+def test_no_study_writes_over_the_picture_of_another(small, run):
+    root = Path(__file__).parents[2] / "docs/results"
+    shutil.copytree(root / "transnormer-table7-cpu", small / "there")
+    shutil.copy(root / "transnormer-table4-cpu.png", small / "there.png")
+    code, _, err = run("reproduce", "transnormer-table7", "--results", "there", "--render")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "there.png is a picture of transnormer-table4, not of transnormer-table7" in err
+    assert not (small / "there.md").exists()
+
+
+def test_a_dry_run_is_a_table(small, run):
+    code, out, err = run("reproduce", "transnormer-table4", "--dry-run", "--only", "T2", "--seeds", "1")
+    assert (code, err) == (0, "")
+    head, line = out.splitlines()
+    assert head.split() == ["run", "parameters", "tokens", "steps", "gpu_hours"]
+    assert line.split()[:4] == ["T2-seed0", "2,563,936", "2,048,000", "500"]
+
+
+def test_bad_names_offer_the_nearest_study(run):
+    for name, nearest in (("lln-distributions", "lln-distribution"), ("transnormer-table-4", "transnormer-table4")):
+        code, _, err = run("reproduce", name)
+        assert (code, f"unknown study '{name}': did you mean '{nearest}'?" in err) == (2, True)

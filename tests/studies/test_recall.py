@@ -1,4 +1,4 @@
-"""The rendering of the study recall: its table, its figure, and what it refuses."""
+"""Recall: its rows, its table, its figure, and what it refuses."""
 
 import copy
 import re
@@ -6,12 +6,18 @@ import re
 import pytest
 from PIL import Image
 
+import linnet
 from linnet.errors import LinnetError
 from linnet.figures.figure import to_plotly
+from linnet.registry import STUDY
+from linnet.screen import Screen
 from linnet.storage import write_json
-from linnet.studies.recall import by_mechanism, recall_figures, recall_markdown
-from linnet.studies.results import digest, render
+from linnet.studies.base import Request
+from linnet.studies.recall import by_mechanism
+from linnet.studies.records import digest
+from linnet.studies.trained import Scale
 
+STUDIED = STUDY["recall"]()
 NAMES = ["softmax", "norm", "lln", "elu", "diag", "lln_diag", "performer", "cosformer"]
 NAMES += ["long_short", "flash", "flash_quad"]
 
@@ -43,11 +49,11 @@ RECORDS = [record("elu", 0, [0.5, 0.25]), record("softmax", 1, [0.98, 0.9]), rec
 
 
 def test_the_table_has_the_mean_and_the_range():
-    lines = recall_markdown(RECORDS).splitlines()
+    lines = STUDIED.to_markdown(RECORDS).splitlines()
     assert lines[0] == "| mechanism | parameters | seeds | 4 pairs | 8 pairs | seconds |"
     assert lines[2] == "| softmax | 1,234 | 2 | 99.0 (98.0 to 100.0) | 85.0 (80.0 to 90.0) | 5 |"
     assert lines[3] == "| elu | 1,234 | 1 | 50.0 | 25.0 | 5 |"
-    assert "4 or 8 pairs each; a guess is right in 5.0." in lines[-1]
+    assert "4 or 8 pairs each; guessing gives 5.0." in lines[-1]
     assert "`linnet reproduce recall --scale cpu`" in lines[-1]
 
 
@@ -57,14 +63,14 @@ def test_the_best_comes_first():
 
 
 def test_the_figure_is_accuracy_against_pairs():
-    (figure,) = recall_figures(RECORDS, "note")
+    (figure,) = STUDIED.figures(RECORDS, "note")
     softmax, elu = figure.series
     assert (list(softmax.x), softmax.y, softmax.low, softmax.high) == ([4, 8], [99, 85], [98, 80], [100, 90])
     assert (elu.low, elu.high) == (None, None)
 
 
 def test_eleven_mechanisms_are_told_apart():
-    (figure,) = recall_figures([record(name, 0, [0.9, 0.1]) for name in NAMES], "")
+    (figure,) = STUDIED.figures([record(name, 0, [0.9, 0.1]) for name in NAMES], "")
     traces = to_plotly(figure)["data"]
     assert len({trace["marker"]["symbol"] for trace in traces}) == len(NAMES)
     assert len({(trace["line"]["color"], trace["line"]["dash"]) for trace in traces}) == len(NAMES)
@@ -75,7 +81,7 @@ def test_runs_of_other_settings_are_refused(section, key):
     other = copy.deepcopy(RECORDS)
     other[1]["config"][section][key] += 1
     with pytest.raises(LinnetError, match="different settings"):
-        recall_markdown(other)
+        STUDIED.to_markdown(other)
 
 
 def test_a_page_and_a_picture_are_made_of_the_records(tmp_path):
@@ -84,8 +90,32 @@ def test_a_page_and_a_picture_are_made_of_the_records(tmp_path):
     records = [record(name, seed, [1 - i / 20, 0.9 - i / 15]) for i, name in enumerate(NAMES) for seed in range(2)]
     for i, one in enumerate(records):
         write_json(folder / f"{i:02}.json", one)
-    page, picture = render(folder, "Recall")
+    page, picture = STUDIED.render(folder, "cpu")
     text = page.read_text()
-    assert recall_markdown(records) in text
+    assert STUDIED.to_markdown(records) in text
     assert re.search(r"!\[accuracy against the number of pairs\]\(recall-cpu\.png\)", text)
     assert Image.open(picture).text["linnet-results"] == digest(records)
+
+
+def test_recall_is_of_every_causal_mechanism() -> None:
+    found = [(trial.row.name, trial.seed, trial.config.model["layers"]) for trial in STUDIED.trials("cpu")]
+    causal = [name for name in linnet.list_attention() if linnet.describe_attention(name)["causal"]]
+    assert found == [(name, seed, ["diag", name]) for seed in range(3) for name in causal]
+    assert len({trial.name for trial in STUDIED.trials("cpu")}) == len(found)
+    config = STUDIED.trials("cpu")[0].config
+    for options in config.model["options"].values():  # nothing local holds a sample, and nothing is longer than one
+        assert all(size <= config.data.context // 4 for name, size in options.items() if name != "max_length")
+    assert config.model["options"]["cosformer"] == {"max_length": config.data.context}
+
+
+def test_a_study_of_recall_trains_and_renders(monkeypatch, tmp_path):
+    sets = ("train.steps=2", "train.warmup=1", "data.pairs=[1, 3]", "data.context=9", "train.eval_batches=2")
+    monkeypatch.setattr(type(STUDIED), "scales", {"cpu": Scale("recall", sets=sets)})
+    monkeypatch.setattr(type(STUDIED), "rows", [row for row in STUDIED.rows if row.name in ("softmax", "norm")])
+    report = STUDIED.reproduce(Request(out=tmp_path / "runs", results=tmp_path / "results"), Screen(quiet=True))
+    records = STUDIED.read(tmp_path / "results")
+    assert sorted((r["row"], r["seed"]) for r in records) == [(n, s) for n in ("norm", "softmax") for s in range(3)]
+    assert all(0 <= r["test"][f"accuracy_{P}_pairs"] <= 1 for r in records for P in (1, 3))
+    assert report.text.endswith("6 of 6 runs are done")
+    assert STUDIED.to_markdown(records) in (tmp_path / "results.md").read_text()
+    assert Image.open(tmp_path / "results.png").text["linnet-results"] == digest(records)

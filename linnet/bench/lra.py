@@ -1,6 +1,6 @@
-"""Speed and memory of the Long Range Arena's models as sequences get longer: the shape of TransNormer's Table 7.
+"""A step of a Long Range Arena model, in training and inference: its time and its peak memory by length.
 
-The paper does not state its batch. Here the models are those of the presets, on Text's vocabulary, and take turns.
+TransNormer's Table 7 has it by length; the paper does not state its batch.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,19 +13,45 @@ from linnet.bench.machine import environment
 from linnet.bench.memory import Job, peak_server, serve
 from linnet.bench.timing import time_in_turns
 from linnet.models.backbone import Model
+from linnet.models.config import ModelConfig
 from linnet.models.presets import preset
 
 LENGTHS = (1024, 2048, 3072, 4096, 5120)
 BATCH = 4
+SYMBOLS = 257  # of Text: bytes and padding
 
 
-def measure_arena(
+def lra_step(config: ModelConfig, which: str, tokens: int, batch: int, compiled: bool = False) -> Callable[[], None]:
+    """One step of a classifier: `which` is "training" (forward, backward, AdamW) or "inference"."""
+    torch.manual_seed(0)
+    model = Model(config)
+    run = torch.compile(model) if compiled else model
+    ids, labels = torch.randint(SYMBOLS, (batch, tokens)), torch.randint(config.classes, (batch,))
+
+    def infer() -> None:
+        with torch.no_grad():
+            run(ids)
+
+    if which == "inference":
+        model.eval()
+        return infer
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def train() -> None:
+        cross_entropy(run(ids), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return train
+
+
+def measure_lra(
     systems: Mapping[str, str],
     tokens: int,
     rounds: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Steps a second of each system (name to preset) at one length, in training and inference, and peak memory."""
+    """Steps per second of each system (name to preset) at one length, in training and inference, and peak memory."""
     total, done = len(systems) * (2 * rounds + 1), 0
 
     def advance() -> None:
@@ -33,13 +59,14 @@ def measure_arena(
         done += 1
         progress(done, total)
 
-    calls: dict[str, Callable[[], None]] = {}
-    for name, model in systems.items():
-        train, infer = steps(model, tokens, BATCH)
-        calls |= {f"training {name}": train, f"inference {name}": infer}
+    calls = {
+        f"{which} {name}": lra_step(preset(model, max_length=tokens), which, tokens, BATCH)
+        for name, model in systems.items()
+        for which in ("training", "inference")
+    }
     timings = time_in_turns(calls, rounds, progress=advance)
     rows = []
-    with peak_server("linnet.bench.arena") as peak:
+    with peak_server("linnet.bench.lra") as peak:
         for name, model in systems.items():
             speed = {kind: float(f"{1 / timings[f'{kind} {name}'].seconds:.4g}") for kind in ("training", "inference")}
             memory = peak({"model": model, "tokens": tokens, "batch": BATCH})
@@ -56,30 +83,9 @@ def measure_arena(
     }
 
 
-def steps(name: str, tokens: int, batch: int) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A step of training and one of inference, of a preset with a position for each token."""
-    torch.manual_seed(0)
-    model = Model(preset(name, max_length=tokens))
-    optimizer = torch.optim.AdamW(model.parameters())
-    ids, labels = torch.randint(257, (batch, tokens)), torch.randint(2, (batch,))
-
-    def train() -> None:
-        model.train()
-        cross_entropy(model(ids), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    def infer() -> None:
-        model.eval()
-        with torch.no_grad():
-            model(ids)
-
-    return train, infer
-
-
 def _training(job: Job) -> Callable[[], None]:
-    """The step of training that a job asks for."""
-    return steps(job["model"], job["tokens"], job["batch"])[0]
+    """The training step that a job asks for."""
+    return lra_step(preset(job["model"], max_length=job["tokens"]), "training", job["tokens"], job["batch"])
 
 
 def _warm_up(job: Job) -> None:

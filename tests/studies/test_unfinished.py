@@ -1,7 +1,7 @@
 """Unfinished runs: the table and the figures say what the records of each hold, by what it is judged by."""
 
 from linnet.report.runs import Run
-from linnet.studies.standing import standing_figures, standing_table
+from linnet.studies.unfinished import unfinished_figures, unfinished_table
 
 
 def run(name, key, values):
@@ -18,7 +18,7 @@ RUNS = [
 
 
 def test_the_best_is_the_first_of_the_highest_accuracies_or_the_lowest_perplexity() -> None:
-    assert standing_table(RUNS).splitlines()[2:] == [
+    assert unfinished_table(RUNS).to_markdown().splitlines()[2:] == [
         "| T2 | 1,500 | 5,000 | 37.50 % | 1,000 | 9 |",
         "| T2-pretrained/pretrain | 1,500 | 5,000 | perplexity 11.90 | 1,000 | 9 |",
     ]
@@ -26,7 +26,7 @@ def test_the_best_is_the_first_of_the_highest_accuracies_or_the_lowest_perplexit
 
 def test_each_measure_has_panels_with_its_own_runs() -> None:
     shown = []
-    for figure in standing_figures(RUNS, "note"):
+    for figure in unfinished_figures(RUNS, "note"):
         (series,) = figure.series
         assert list(series.x) == [500, 1000, 1500]
         shown.append((figure.y_label, series.name, list(series.y)))

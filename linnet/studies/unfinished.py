@@ -1,4 +1,4 @@
-"""Runs of a study that are not at their end: how far they are, as a table and a figure."""
+"""Unfinished runs of a study: how far they have come, as a table and a figure."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,11 +7,15 @@ from pathlib import Path
 from linnet.errors import LinnetError
 from linnet.figures.figure import Figure, Series, save_figures
 from linnet.figures.page import write_page
+from linnet.figures.table import Table
 from linnet.report.runs import Run, number, read_runs
 from linnet.storage import beside
-from linnet.studies.results import digest
+from linnet.studies.base import OWNER, SOURCE, check_owner
+from linnet.studies.records import digest
 
-PANELS = {  # by what runs are judged by: key of a record, title, factor, and what the axis says
+UNFINISHED = "unfinished runs"  # owner of their picture, which studies that share runs share too
+
+PANELS = {  # by the measure of a run: key of a record, title, factor, label of the axis
     "accuracy": (
         ("accuracy", "Accuracy so far", 100, "validation accuracy, %"),
         ("loss", "Loss so far", 1, "validation loss, nats"),  # it falls where accuracy stands still
@@ -21,9 +25,9 @@ PANELS = {  # by what runs are judged by: key of a record, title, factor, and wh
 
 
 def unfinished(out: Path) -> list[Run]:
-    """The runs in the folders of `out`, and the pretraining of runs, that have begun and are not at their end.
+    """The runs, and pretrainings of runs, in the folders of `out` that have begun and not ended.
 
-    A run has begun when a step of it is written down, or when its pretraining is at its end.
+    A run has begun when a step of it is recorded, or when its pretraining has ended.
     """
     folders = sorted(path.parent for form in ("*", "*/pretrain") for path in out.glob(f"{form}/config.toml"))
     if not folders:
@@ -32,13 +36,13 @@ def unfinished(out: Path) -> list[Run]:
     named = [dataclasses.replace(run, name=str(folder.relative_to(out))) for run, folder in runs]
     for run, folder in zip(named, folders, strict=True):
         if not planned(run):
-            raise LinnetError(f"{folder / 'config.toml'} is damaged: it does not say how many steps the run is to have")
+            raise LinnetError(f"{folder / 'config.toml'} is damaged: it does not say how many steps the run has")
     pretrained = {str(Path(run.name).parent) for run in named if Path(run.name).name == "pretrain" and _ended(run)}
     return [run for run in named if not _ended(run) and (at(run) or run.name in pretrained)]
 
 
 def at(run: Run) -> int:
-    """The last step that is written down."""
+    """The last recorded step."""
     return max((int(record["step"]) for record in run.train), default=0)
 
 
@@ -48,27 +52,26 @@ def _ended(run: Run) -> bool:
 
 
 def planned(run: Run) -> int:
-    """All the steps that the run is to have."""
+    """The number of steps at the end of the run."""
     return round(number(run.section("train").get("steps")) or 0)
 
 
-def standing_table(runs: Sequence[Run]) -> str:
-    """One line a run: how far it is, what it has learned, and in how much time."""
-    heads = ("run", "step", "of", "best on the validation split", "at step", "minutes")
-    lines = [f"| {' | '.join(heads)} |", f"| --- |{' --: |' * (len(heads) - 1)}"]
+def unfinished_table(runs: Sequence[Run]) -> Table:
+    """One line per run: its step, its best score, and the time it took."""
+    heads, lines = ("run", "step", "of", "best on the validation split", "at step", "minutes"), []
     for run in runs:
         best, minutes = run.best(), (run.seconds() or 0.0) / 60
         score, step = ("-", "-") if best is None else (_score(run, best[1]), f"{best[0]:,}")
-        lines.append(f"| {run.name} | {at(run):,} | {planned(run):,} | {score} | {step} | {minutes:,.0f} |")
-    return "\n".join(lines)
+        lines.append([run.name, f"{at(run):,}", f"{planned(run):,}", score, step, f"{minutes:,.0f}"])
+    return Table("unfinished runs", heads, lines)
 
 
 def _score(run: Run, value: float) -> str:
     return f"{100 * value:.2f} %" if run.measure() == "accuracy" else f"perplexity {value:.2f}"
 
 
-def standing_figures(runs: Sequence[Run], note: str) -> list[Figure]:
-    """What was measured on the validation split against steps, in the panels of each measure; none before the first."""
+def unfinished_figures(runs: Sequence[Run], note: str) -> list[Figure]:
+    """Scores on the validation split against steps, in the panels of each measure; none before the first score."""
     figures = []
     for measure in sorted({run.measure() for run in runs if run.best()}):
         for key, title, factor, label in PANELS[measure]:
@@ -82,21 +85,26 @@ def standing_figures(runs: Sequence[Run], note: str) -> list[Figure]:
     return figures
 
 
-def rendered_standing(runs: Sequence[Run], picture: str | None) -> str:
-    """What stands between the markers of a page."""
+def rendered_unfinished(runs: Sequence[Run], picture: str | None) -> str:
+    """The part of the page between its markers."""
     shown = f"\n![measured on the validation split against steps]({picture})\n" if picture else ""
-    return f"\n{standing_table(runs)}\n{shown}"
+    return f"\n{unfinished_table(runs).to_markdown()}\n{shown}"
 
 
-def render_standing(runs: Sequence[Run], out: Path, title: str) -> tuple[Path, ...]:
-    """Write the table into `<out>.md`, between its markers, and the figure into `<out>.png`; the files.
+def render_unfinished(runs: Sequence[Run], out: Path, title: str) -> tuple[Path, ...]:
+    """Write the table into `<out>.md`, between its markers, and the figure into `<out>.png`; returns the files.
 
-    Before the first evaluation there is no figure.
+    Without runs there is neither; before the first evaluation there is no figure.
     """
+    if not runs:
+        return ()
     page, picture = beside(out, ".md"), beside(out, ".png")
-    figures = standing_figures(runs, title)
-    write_page(page, title, rendered_standing(runs, picture.name if figures else None))
+    figures = unfinished_figures(runs, title)
+    if figures:
+        check_owner(picture, UNFINISHED)
+    write_page(page, title, rendered_unfinished(runs, picture.name if figures else None))
     if not figures:
         return (page,)
-    save_figures(figures, picture, {"linnet-results": digest([dataclasses.asdict(run) for run in runs])})
+    about = {SOURCE: digest([dataclasses.asdict(run) for run in runs]), OWNER: UNFINISHED}
+    save_figures(figures, picture, about)
     return page, picture

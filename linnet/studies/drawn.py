@@ -1,0 +1,78 @@
+"""Studies that are drawn from the records of other studies and have none of their own."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from linnet.errors import InputError
+from linnet.figures.figure import Figure, save_figures
+from linnet.figures.table import Table
+from linnet.registry import STUDY
+from linnet.screen import Screen
+from linnet.storage import beside
+from linnet.studies.base import OWNER, SOURCE, Report, Request, Study, check_owner
+from linnet.studies.records import Record, digest, one_line_damage, study_of
+
+
+class Drawn(Study):
+    """One picture of what several studies found; their results lie beside it."""
+
+    kind = "drawn"
+    scales = ("cpu",)
+    keeps_records = False
+    sources: ClassVar[tuple[str, ...]]  # names of studies
+
+    @abstractmethod
+    def draw(self, found: Mapping[str, Sequence[Record]]) -> Figure:
+        """The picture, of the records of each source."""
+
+    def runs(self, scale: str, seeds: int | None = None) -> list[str]:
+        """None."""
+        return []
+
+    def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
+        """Nothing: the sources are run by their own names."""
+        return 0
+
+    def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
+        """None: there is no page."""
+        return []
+
+    def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
+        """The one picture, of the records of all sources."""
+        return [self.draw({name: [r for r in records if study_of(r) == name] for name in self.sources})]
+
+    def reproduce(self, request: Request, screen: Screen) -> Report:
+        """Draw the picture; --out or --results is its file, or its file without the ending."""
+        self.check(request)
+        place = request.results or request.out or Path("runs") / self.place(request.scale)
+        picture = place if place.suffix == ".png" else beside(place, ".png")
+        folders = [self.source(name, picture.parent, request.scale) for name in self.sources]
+        records = [record for name, folder in zip(self.sources, folders, strict=True) for record in _read(name, folder)]
+        with one_line_damage(*folders):
+            (figure,) = self.figures(records, "")
+        _check_place(picture, self.name)
+        save_figures([figure], picture, {SOURCE: digest(records), OWNER: self.name})
+        return Report(str(picture), {"figure": str(picture), "systems": [series.name for series in figure.series]})
+
+    def source(self, name: str, beside_it: Path, scale: str) -> Path:
+        """The folder with the records of a source."""
+        base = beside_it / STUDY[name]().place(scale)
+        folder = next((folder for folder in (base / "results", base) if any(folder.glob("*.json"))), None)
+        if folder is None:
+            raise InputError(f"{base / 'results'} holds no results: `linnet reproduce {name}` makes them")
+        return folder
+
+
+def _check_place(picture: Path, study: str) -> None:
+    """Raise if the picture is of another study; beside a folder of results it is theirs, whatever it says itself."""
+    check_owner(picture, study)
+    folder = picture.with_suffix("")
+    if any(folder.glob("*.json")):
+        raise InputError(f"{picture} is the picture of the results in {folder}: name another place by --out")
+
+
+def _read(name: str, folder: Path) -> list[Record]:
+    records: list[Record] = STUDY[name]().read(folder)
+    return records

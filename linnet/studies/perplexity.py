@@ -1,0 +1,63 @@
+"""Language models compared by perplexity: the table and the curves that the studies of them share."""
+
+import statistics
+from collections.abc import Sequence
+
+from linnet.errors import LinnetError
+from linnet.figures.figure import Figure
+from linnet.figures.spread import spread_line, spread_text
+from linnet.figures.table import Table
+from linnet.studies.records import Record, by_row, versions
+from linnet.studies.trained import Trained
+
+COLUMNS = ("system", "parameters", "seeds", "valid perplexity", "test perplexity", "test perplexity per word")
+
+
+class Perplexity(Trained):
+    """Runs with one budget, the best test loss first."""
+
+    picture = "validation perplexity against tokens"
+
+    def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
+        """One line per system: the mean over its seeds and, of several, their range."""
+        rows = []
+        for name, runs in _best_first(records).items():
+            valid, test = ([run[split]["perplexity"] for run in runs] for split in ("valid", "test"))
+            words = [run["test"]["word_perplexity"] for run in runs if "word_perplexity" in run["test"]]
+            seconds = f"{statistics.fmean(run['seconds'] for run in runs):,.0f}"
+            cells = map(spread_text, (valid, test, words))
+            rows.append([name, f"{runs[0]['parameters']:,}", str(len(runs)), *cells, seconds])
+        return [Table(self.title, [*COLUMNS, "seconds"], rows), _budget(records)]
+
+    def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
+        """Validation perplexity against tokens, the mean over seeds, with the range shaded."""
+        series = []
+        for name, runs in _best_first(records).items():
+            found: dict[float, list[float]] = {}
+            for run in runs:
+                tokens = {entry["step"]: entry["tokens"] for entry in run["curve"] if entry["split"] == "train"}
+                for entry in run["curve"]:
+                    if entry["split"] == "valid":
+                        found.setdefault(tokens[entry["step"]] / 1e6, []).append(entry["perplexity"])
+            series.append(spread_line(name, found))
+        return [Figure("Validation perplexity", "million tokens", "per token", series, log_y=True, note=note)]
+
+
+def _best_first(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Records by row, the best test loss first."""
+    return dict(sorted(by_row(records).items(), key=lambda row: statistics.fmean(r["test"]["loss"] for r in row[1])))
+
+
+def _budget(records: Sequence[Record]) -> str:
+    """What each run spent, and the command; raises if the runs did not all get the same."""
+    budgets = {(r["tokens"], r["config"]["data"]["context"], r["environment"]["threads"]) for r in records}
+    if len(budgets) != 1:
+        raise LinnetError(f"the runs had different budgets: {sorted(budgets)}")
+    ((tokens, context, threads),) = budgets
+    first = records[0]
+    train = first["config"]["train"]
+    return (
+        f"Each run: {tokens:,} tokens in blocks of {context}, {train['steps']} steps of {train['batch']} blocks, "
+        f"learning rate {train['lr']:g}, {threads} thread, {versions(first['environment'])}. The range is over seeds. "
+        f"Times were taken on a busy machine; do not compare them. Command: `{first['command']}`."
+    )

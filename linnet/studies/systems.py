@@ -1,0 +1,49 @@
+"""The systems that studies compare, by the names they have in tables, and the settings that several studies share."""
+
+from linnet.models.presets import preset
+from linnet.studies.trained import Row
+
+SYSTEMS = {  # name in the tables: beginning of the preset's name
+    "T2": "transnormer_t2",
+    "vanilla": "vanilla",
+    "T1": "transnormer_t1",
+    "1+elu": "elu",
+    "lln_diag": "lln_diag",
+    "lln": "lln",
+    "Performer": "performer",
+    "cosFormer": "cosformer",
+    "Linformer": "linformer",
+    "Reformer": "reformer",
+    "Nystromformer": "nystromformer",
+    "Informer": "informer",
+    "BigBird": "bigbird",
+    "kernelized": "kernelized",
+    "Skyformer": "skyformer",
+    "Transformer-LS": "long_short",
+    "FLASH": "flash",
+    "FLASH-quad": "flash_quad",
+}
+PARTS = {"norm only": "norm", "diag only": "diag"}  # T2 with one of its two mechanisms in all layers
+NORM_CONFOUND = "norm only also has LRPE, another norm and another FFN, so this says nothing of NormAttention alone"
+LRPE = "model.options.softmax.positions=lrpe"
+SHORT = (  # less than an epoch of WikiText-2, so no dropout: no token is seen twice
+    "data.vocab_size=4096",
+    "model.dropout=0.0",
+    "train.steps=500",
+    "train.warmup=50",
+    "train.eval_every=100",
+    "train.eval_batches=40",
+    "train.save_every=100",
+    "train.threads=1",
+)
+
+
+def system(name: str, seeds: int = 1) -> Row:
+    """The row of a system as its preset has it."""
+    return Row(name, {**SYSTEMS, **PARTS}[name], seeds=seeds)
+
+
+def t2_frame(ending: str) -> tuple[str, ...]:
+    """What T2 has around its attention at the size of its preset with this ending: norm, gated FFN, and their width."""
+    t2 = preset(f"transnormer_t2{ending}")
+    return tuple(f"model.{field}={getattr(t2, field)}" for field in ("norm", "ffn", "activation", "ffn_width"))

@@ -1,0 +1,258 @@
+"""Studies made of training runs: rows of systems, run and resumed at a scale, each leaving one record.
+
+A study runs at a size that two CPU cores can do (`cpu`) or, if it is a paper's, at the paper's own (`paper`). A record
+holds all that is needed to judge a number: configuration, model, seed, versions, tokens, seconds and the whole curve.
+"""
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from linnet.config import DataConfig, RunConfig, load_recipe
+from linnet.errors import InputError, unknown
+from linnet.models.backbone import Model
+from linnet.models.config import ModelConfig
+from linnet.models.presets import model_config
+from linnet.registry import TASK
+from linnet.screen import Screen
+from linnet.storage import BusyError, read_metrics, write_json
+from linnet.studies.base import Planned, Report, Request, Study
+from linnet.studies.records import Record, resolved_model, stamp
+from linnet.studies.unfinished import render_unfinished, unfinished, unfinished_table
+from linnet.train.check import difference, run_config
+from linnet.train.run import Outcome, evaluate_run, resume_run, start_run
+
+PEAK, UTILIZATION = 312e12, 0.3  # of an A100: operations per second in bfloat16, and the share that training reaches
+
+
+class Row(NamedTuple):
+    """One system: a preset or none, changes to the recipe, the number of seeds, and the scales that have it."""
+
+    name: str
+    preset: str | None  # the beginning of its name; the scale has the ending
+    sets: tuple[str, ...] = ()
+    seeds: int = 1
+    recipe: str = ""  # in place of the scale's
+    scales: tuple[str, ...] = ("cpu", "paper")
+
+
+class Scale(NamedTuple):
+    """How the rows run at one scale: a recipe, the ending of the presets' names, and changes to the recipe."""
+
+    recipe: str
+    ending: str = ""
+    sets: tuple[str, ...] = ()
+
+
+class Trial(NamedTuple):
+    """One run of a study."""
+
+    row: Row
+    seed: int
+    config: RunConfig
+
+    @property
+    def name(self) -> str:
+        """The name of its folder and of its record."""
+        task = f"{self.row.recipe.rpartition('/')[2]}-" if self.row.recipe else ""
+        name = self.row.name.replace(" ", "-").replace("+", "-").replace(",", "")
+        return f"{task}{name}-seed{self.seed}"
+
+
+class Trained(Study):
+    """A study of runs that differ in the model and the seed alone."""
+
+    kind = "trained"
+    fields = frozenset({"row", "seed", "config", "test", "curve", "environment", "command"})
+    scales: ClassVar[Mapping[str, Scale]]
+    rows: ClassVar[Sequence[Row]]
+    shared: ClassVar[str] = ""  # name of the folder of runs, where several studies read the same ones
+
+    def command(self, scale: str) -> str:
+        """The command that makes the records, with its scale."""
+        return f"{super().command(scale)} --scale {scale}"
+
+    def heading(self, scale: str) -> str:
+        """The title, with its scale."""
+        return f"{self.title} ({scale} scale)"
+
+    def folders(self, request: Request) -> tuple[Path, Path]:
+        """Where runs are shared, each study has records of its own."""
+        if not self.shared:
+            return super().folders(request)
+        out = request.out or Path("runs") / f"{self.shared}-{request.scale}"
+        return out, request.results or out / f"results-{self.name}"
+
+    def check(self, request: Request) -> None:
+        """Raise for a scale or a run that the study does not have."""
+        self.trials(request.scale, request.seeds, request.only)
+
+    def trials(self, scale: str, seeds: int | None = None, only: Sequence[str] = ()) -> list[Trial]:
+        """The runs: the first seed of every row, then the second, so that an early stop leaves a whole table.
+
+        `seeds` replaces each row's number of them. With `only`, those whose names begin so, in the order of `only`.
+        """
+        if scale not in self.scales:
+            raise unknown("scale", scale, self.scales)
+        planned = [
+            Trial(row, seed, self._config(row, scale, seed))
+            for seed in range(seeds or max(row.seeds for row in self.rows))
+            for row in self.rows
+            if seed < (seeds or row.seeds) and scale in row.scales
+        ]
+        for name in only:
+            if not any(trial.name.startswith(name) for trial in planned):
+                raise unknown("run", name, [trial.name for trial in planned])
+        return [trial for name in only or ("",) for trial in planned if trial.name.startswith(name)]
+
+    def _config(self, row: Row, scale: str, seed: int) -> RunConfig:
+        at = self.scales[scale]
+        preset = () if row.preset is None else (f"model.preset={row.preset}{at.ending}",)
+        return load_recipe(row.recipe or at.recipe, (*preset, *at.sets, *row.sets, f"seed={seed}"))
+
+    def runs(self, scale: str, seeds: int | None = None) -> list[str]:
+        """The names of the runs."""
+        return [trial.name for trial in self.trials(scale, seeds)]
+
+    def dry_run(self, scale: str, only: Sequence[str] = (), seeds: int | None = None) -> list[Planned]:
+        """Size, tokens, steps and estimated GPU hours of each run."""
+        return [plan(trial) for trial in self.trials(scale, seeds, only)]
+
+    def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
+        """Train what is missing; returns the signal that stopped it, 0 if none did.
+
+        A run that was stopped goes on. A run that another process holds is skipped, so two processes share the work.
+        """
+        for trial in self.trials(request.scale, request.seeds, request.only):
+            place = folder / f"{trial.name}.json"
+            if place.exists():
+                continue
+            screen.say(f"{self.name}, {request.scale} scale: {trial.name}")
+            try:
+                outcome = train(trial, out / trial.name, screen)
+            except BusyError:
+                continue
+            if outcome.signal:
+                return outcome.signal
+            found = self.record(request.scale, trial, outcome, screen)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(place, found)
+        return 0
+
+    def record(self, scale: str, trial: Trial, outcome: Outcome, screen: Screen) -> Record:
+        """Everything about one finished run, as it is committed."""
+        folder, task = outcome.folder, trial.config.task
+        metrics, before = (read_metrics(folder / part / "metrics.jsonl") for part in ("", "pretrain"))
+        timings = [r for part in ("", "pretrain") for r in read_metrics(folder / part / "timings.jsonl")]
+        read_before = max((entry["tokens"] for entry in before if entry["split"] == "train"), default=0)
+        environment = json.loads((folder / "environment.json").read_text())
+        config = trial.config.model_dump(mode="json", exclude_none=True)
+        for key in ("path", "cache"):
+            config["data"].pop(key, None)  # a path of one machine says nothing to another; the hashes below do
+        which = "best" if task.startswith("lra/") else "last"
+        test = evaluate_run(folder, "test", screen, which)
+        on_test = TASK[task].validates_on_test
+        valid = {**test, "split": "valid"} if on_test else evaluate_run(folder, "valid", screen, which)
+        return {
+            **stamp(self.name, self.kind, self.command(scale)),
+            "scale": scale,
+            "row": trial.row.name,
+            "seed": trial.seed,
+            "config": config,
+            "model": resolved_model(model_config(run_config(folder).model)),
+            "parameters": outcome.parameters,
+            "tokens": read_before + outcome.tokens,
+            "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
+            **_loading_share(timings),
+            "environment": {key: value for key, value in environment.items() if key != "started"},
+            "curve": metrics,
+            **({"pretraining": before} if before else {}),
+            "checkpoint": which,
+            "valid": valid,
+            "test": test,
+            **self.readings(folder, metrics, screen),
+        }
+
+    def readings(self, folder: Path, metrics: list[dict[str, Any]], screen: Screen) -> Record:
+        """Further fields of a record, measured on the trained model; none by default."""
+        return {}
+
+    def report(self, request: Request, out: Path, folder: Path, signal: int) -> Report:
+        """Also the runs that have begun and are not at their end."""
+        begun = unfinished(out)
+        table = [f"{unfinished_table(begun).to_markdown()}\n"] if begun else []
+        title = f"{self.heading(request.scale)}: unfinished runs"
+        pages = render_unfinished(begun, out, title) if request.render else ()
+        shown = [" and ".join(map(str, pages))] if pages else []
+        found = self.rendered_so_far(request, folder, needed=request.render and not begun)
+        asked = [trial.name for trial in self.trials(request.scale, request.seeds, request.only)]
+        left = not request.render and any(not (folder / f"{name}.json").exists() for name in asked)
+        text = "\n".join([*table, *shown, found.text]) + (": the same command goes on" if left else "")
+        data = {**found.data, "begun": [run.name for run in begun], "signal": signal}
+        named = dict(itertools.zip_longest(("begun_page", "begun_figure"), map(str, pages)))
+        return Report(text, {**data, **named}, signal)
+
+
+def train(trial: Trial, folder: Path, screen: Screen) -> Outcome:
+    """Begin a run, or go on with it."""
+    if not (folder / "config.toml").exists():
+        return start_run(trial.config, folder, screen)
+    check_begun(folder, trial.config)
+    return resume_run(folder, screen)
+
+
+def check_begun(folder: Path, planned: RunConfig) -> None:
+    """Raise for a run with other settings than the study now has: its record would describe a run that never was."""
+    changed = difference(run_config(folder), planned, also=("steps", "eval_every"))
+    if changed:
+        raise InputError(f"{folder} is a run of an earlier form of the study, in which now {changed}: move it away")
+
+
+def _loading_share(timings: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """As a field of the record: the share of the updates' time that loading their batches took, where it was timed."""
+    timed = [(entry["loading"], entry["seconds"]) for entry in timings if "loading" in entry]
+    seconds = sum(seconds for _, seconds in timed)
+    return {"loading": round(sum(loading for loading, _ in timed) / seconds, 5)} if seconds else {}
+
+
+def plan(trial: Trial) -> Planned:
+    """A run before it is done.
+
+    Tokens are steps * batch * accumulate * context, those of pretraining too; padding counts. GPU hours are those of
+    one A100 in bfloat16: 6 * parameters * tokens / (312e12 per second * 0.3).
+    """
+    config, train = trial.config, trial.config.train
+    before = (train.pretrain_steps or train.steps) if config.pretrain else 0
+    model = model_without_data(config)
+    sequences = 2 if model.output == "two_tower" else 1
+    steps = train.steps + before
+    tokens = steps * train.batch * train.accumulate * config.data.context * sequences
+    parameters = _parameters(model.model_dump_json())
+    return Planned(trial.name, parameters, tokens, steps, round(gpu_hours(parameters, tokens), 4))
+
+
+def gpu_hours(parameters: int, tokens: int) -> float:
+    """Estimated hours of training on one A100: six operations per parameter and token."""
+    return 6 * parameters * tokens / (PEAK * UTILIZATION) / 3600
+
+
+def model_without_data(config: RunConfig) -> ModelConfig:
+    """The model of a run whose data need not be there: a vocabulary that the text decides is the preset's."""
+    if isinstance(config.data, DataConfig):
+        size = config.data.vocab_size
+        return model_config({**({} if size is None else {"vocab_size": size}), **config.model})
+    task = object.__new__(TASK[config.task])  # its constructor would read or generate the data
+    task.config, task.data = config, config.data
+    return model_config({**task.model_fields(), **config.model})
+
+
+@cache
+def _parameters(model: str) -> int:
+    """Trainable numbers of a model, which is built without memory for them."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in Model(ModelConfig.model_validate_json(model)).parameters())

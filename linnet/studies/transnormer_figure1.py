@@ -1,0 +1,46 @@
+"""TransNormer's Figure 1: accuracy on the Long Range Arena against training speed; the area of a circle is memory."""
+
+from collections.abc import Mapping, Sequence
+
+from linnet.errors import LinnetError
+from linnet.figures.figure import Figure, Series
+from linnet.registry import STUDY
+from linnet.studies.base import TRANSNORMER
+from linnet.studies.drawn import Drawn
+from linnet.studies.records import Record
+from linnet.studies.transnormer_table6 import TASKS, accuracies, mean_over_tasks, short_name
+
+SCORES, SPEEDS = "transnormer-table6", "transnormer-table7"
+TOKENS = 2048
+
+
+@STUDY.add("transnormer-figure1")
+class Figure1(Drawn):
+    """A circle per system that has both a score and a speed."""
+
+    title = "Score, speed and memory, as in TransNormer's Figure 1"
+    paper, item = TRANSNORMER, "Figure 1"
+    picture = "score, speed and memory"
+    sources = (SCORES, SPEEDS)
+
+    def draw(self, found: Mapping[str, Sequence[Record]]) -> Figure:
+        """The circles at 2,048 tokens."""
+        return circles(found[SCORES], found[SPEEDS], TOKENS)
+
+
+def circles(scores: Sequence[Record], speeds: Sequence[Record], tokens: int) -> Figure:
+    """The mean accuracy over the tasks that all systems have, against training speed at one length."""
+    by_system = accuracies(scores)
+    measured = next((record for record in speeds if record["tokens"] == tokens), None)
+    if measured is None:
+        raise LinnetError(f"the speeds have no row of {tokens:,} tokens")
+    rows = [row for row in measured["rows"] if row["row"] in by_system]
+    tasks = [task for task in TASKS if all(task in by_system[row["row"]] for row in rows)]
+    if not rows or not tasks:
+        raise LinnetError("the scores and the speeds have no systems with a task in common: finish more runs")
+    means = {row["row"]: mean_over_tasks({task: by_system[row["row"]][task] for task in tasks}) for row in rows}
+    series = [Series(row["row"], [row["training"]], [means[row["row"]]], sizes=[row["memory"]]) for row in rows]
+    title = f"Score, speed and memory at {tokens:,} tokens"
+    score = f"test accuracy, % ({', '.join(map(short_name, tasks))})"
+    note = "the area of a circle is the peak memory of a training step"
+    return Figure(title, "training steps per second", score, series, log_x=True, note=note)

@@ -1,0 +1,44 @@
+"""TransNormer's Table 4: causal language models, its systems and what TransNormer is made of."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from linnet.registry import STUDY
+from linnet.studies.base import TRANSNORMER
+from linnet.studies.claims import Claim, Comparison, compare_rows
+from linnet.studies.perplexity import Perplexity
+from linnet.studies.records import Record, by_row
+from linnet.studies.systems import LRPE, SHORT, system, t2_frame
+from linnet.studies.trained import Row, Scale
+
+T2, VANILLA, FRAMED, ELU = "T2", "vanilla", "vanilla in the T2 frame", "1+elu"
+CLAIMS = (
+    Comparison("TransNormer T2, as a whole, has a lower perplexity than the vanilla transformer", T2, VANILLA),
+    Comparison("T2 has a lower perplexity than 1+elu attention", T2, ELU),
+    Comparison("The vanilla transformer has a lower perplexity than 1+elu attention", VANILLA, ELU),
+    Comparison("T2's attention alone, in the same frame, has a lower perplexity than softmax", T2, FRAMED),
+)
+
+
+@STUDY.add("transnormer-table4")
+class Table4(Perplexity):
+    """Perplexity of causal language models: WikiText-2 on a CPU, WikiText-103 at the paper's size."""
+
+    title = "Causal language modeling: the systems of TransNormer's Table 4"
+    paper, item = TRANSNORMER, "Table 4"
+    core_hours = 6.4
+    scales: ClassVar = {"cpu": Scale("wikitext2", "_lm_small", SHORT), "paper": Scale("transnormer_lm", "_lm")}
+    rows = (
+        system(T2, seeds=3),
+        system(VANILLA, seeds=3),
+        Row("vanilla with LRPE", "vanilla", (LRPE,), seeds=3),
+        Row(FRAMED, "vanilla", (LRPE, *t2_frame("_lm_small")), scales=("cpu",)),
+        Row(FRAMED, "vanilla", (LRPE, *t2_frame("_lm")), scales=("paper",)),
+        *map(system, (ELU, "T1", "norm only", "diag only", "lln", "lln_diag")),
+        *map(system, ("Performer", "cosFormer", "Transformer-LS", "FLASH", "FLASH-quad")),
+    )
+
+    def claims(self, records: Sequence[Record]) -> list[Claim]:
+        """The order of the paper's rows, and what of it belongs to the attention."""
+        found = {name: [run["test"]["perplexity"] for run in runs] for name, runs in by_row(records).items()}
+        return compare_rows(CLAIMS, found)

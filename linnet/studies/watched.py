@@ -1,0 +1,80 @@
+"""Small language models that several studies share: their attention and gradients are read as they train."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from linnet.figures.heatmap import pack
+from linnet.instruments.analyze import by_head, measure
+from linnet.instruments.attention_map import pooled
+from linnet.instruments.base import of_model
+from linnet.models.loading import load_run
+from linnet.screen import Screen
+from linnet.studies.records import Record, versions
+from linnet.studies.systems import SHORT
+from linnet.studies.trained import Row, Scale, Trained
+from linnet.train.check import run_config
+from linnet.train.run import prepare
+from linnet.train.watch import validation_blocks
+
+WATCHED = (  # more and smaller updates than in other studies, read along the way
+    *SHORT,
+    "train.steps=600",
+    "train.batch=8",
+    "train.warmup=60",
+    'train.instruments=["entropy", "temperature"]',
+    "train.instrument_every=50",
+)
+BLOCKS = 4  # of the validation split, for the instruments
+
+
+class Watched(Trained):
+    """A study of attention and gradients."""
+
+    scales: ClassVar = {
+        "cpu": Scale("wikitext2", "_lm_small", WATCHED),
+        "paper": Scale("transnormer_roberta", "_roberta"),
+    }
+    shared = "watched"
+    instruments: ClassVar[tuple[str, ...]]  # read at the end of a run, and kept in its record
+    map_size: ClassVar[int] = 0  # rows of the attention maps of the first and last layer in the record; 0: no maps
+
+    def readings(self, folder: Path, metrics: list[dict[str, Any]], screen: Screen) -> Record:
+        """What instruments read on the validation split, and the maps of its first block."""
+        task, _ = prepare(run_config(folder), folder, screen)
+        model, _ = load_run(folder, None, screen.warn)
+        views = of_model(model, validation_blocks(task, BLOCKS))
+        found = measure(views, self.instruments, records=metrics)
+        for i in (0, -1) if self.map_size else ():
+            heads = pooled(views[i], self.map_size, signed=False)[0]  # signs would cancel in the mean over heads
+            found["layers"][i]["map"] = pack(heads.mean(dim=0).numpy())
+        return {"analysis": found}
+
+
+def masked(row: Row) -> Row:
+    """The same system as a masked model, which has a spectral gap, in the frame of the causal ones."""
+    sets = (*row.sets, "model.causal=false", "model.output=masked_lm", "model.init=xavier")
+    gap = 'train.instruments=["entropy", "temperature", "spectral_gap"]'
+    return Row(f"{row.name}, masked", row.preset, (*sets, gap), recipe="wikitext2_mlm", scales=("cpu",))
+
+
+def reading(run: Record, instrument: str, value: str, part: slice = slice(None)) -> list[float]:
+    """A reading of each head in some layers of a run; none where it was refused."""
+    return [x for layer in run["analysis"]["layers"][part] for x in by_head(layer, instrument, value)]
+
+
+def mean_text(runs: Sequence[Record], instrument: str, value: str, part: slice = slice(None)) -> str:
+    """The mean of a reading over runs, layers and heads, as a cell; "-" where there is none."""
+    found = [x for run in runs for x in reading(run, instrument, value, part)]
+    return f"{statistics.fmean(found):.3g}" if found else "-"
+
+
+def budget(records: Sequence[Record]) -> str:
+    """What was trained, and the command."""
+    first = records[0]
+    train = first["config"]["train"]
+    return (
+        f"Each run: {train['steps']} steps of {train['batch']} blocks of {first['config']['data']['context']} tokens, "
+        f"read on the validation split; {versions(first['environment'])}. Command: `{first['command']}`."
+    )
