@@ -16,7 +16,7 @@ import pytest
 
 from linnet import __version__
 from linnet.cli.app import run
-from linnet.registry import ATTENTION
+from linnet.registry import ATTENTION, STUDY
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -92,6 +92,7 @@ def test_every_block_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ours = {each: ATTENTION[each] for each in ATTENTION.names()}
     monkeypatch.setattr(ATTENTION, "_added", dict(ours))  # what a document registers goes with it
+    monkeypatch.setattr(STUDY, "_added", {each: STUDY[each] for each in STUDY.names()})
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(path):
         if block.language == "python":

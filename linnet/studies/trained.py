@@ -233,7 +233,7 @@ def plan(trial: Trial) -> Planned:
     steps = train.steps + before
     tokens = steps * train.batch * train.accumulate * config.data.context * sequences
     parameters = _parameters(model.model_dump_json())
-    return Planned(trial.name, parameters, tokens, steps, round(gpu_hours(parameters, tokens), 4))
+    return Planned(trial.name, parameters, tokens, steps, float(f"{gpu_hours(parameters, tokens):.4g}"))
 
 
 def gpu_hours(parameters: int, tokens: int) -> float:

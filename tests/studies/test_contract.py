@@ -58,7 +58,7 @@ def test_a_dry_run_needs_no_data_and_writes_nothing(name, scale, tmp_path, monke
         assert isinstance(run["gpu_hours"], float)
         numbers = [run[key] for key in ("parameters", "tokens", "steps")]
         assert all(isinstance(number, int) for number in numbers)
-        assert all(number > 0 for number in numbers) == (study.kind == "trained")
+        assert all(number > 0 for number in (*numbers, run["gpu_hours"])) == (study.kind == "trained")
     assert list(tmp_path.iterdir()) == []
 
 

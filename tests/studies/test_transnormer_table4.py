@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from linnet.models.presets import preset
 from linnet.registry import STUDY
 from linnet.studies.claims import HOLDS, OPEN
@@ -29,7 +31,7 @@ def test_the_papers_size_is_counted_to_the_last_parameter():
     assert planned["vanilla-seed0"].parameters == 156_000_256
     assert planned["T2-seed0"].tokens == 100_000 * 128 * 512
     hours = 6 * 155_988_156 * 100_000 * 128 * 512 / (312e12 * 0.3) / 3600
-    assert abs(planned["T2-seed0"].gpu_hours - hours) < 1e-3
+    assert planned["T2-seed0"].gpu_hours == pytest.approx(hours, rel=1e-3)
     assert preset("transnormer_t2_lm").ffn_width == 1365
 
 
