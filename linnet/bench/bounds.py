@@ -1,4 +1,4 @@
-"""What the benchmark must show: each bound, what was measured, and whether it is reached."""
+"""The bounds that benchmarks must reach: each bound, the measurement, and the verdict."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ STEP = 12.0  # microseconds
 
 
 class Bound(NamedTuple):
-    """One line: what, what it must be, what it is; `reached` is None where it was not measured."""
+    """One bound and its measurement; `reached` is None where nothing was measured."""
 
     what: str
     wanted: str
@@ -21,14 +21,14 @@ class Bound(NamedTuple):
 
 
 def bounds_table(results: Mapping[str, Result]) -> Table:
-    """All bounds for which there is a benchmark."""
+    """All bounds of the given benchmarks."""
     words = {True: "reached", False: "not reached", None: "not measured"}
     lines = [[b.what, b.wanted, b.measured, words[b.reached]] for b in bounds(results)]
     return Table("what it must show", ["what", "bound", "measured", "verdict"], lines, ("what", "verdict"))
 
 
 def bounds(results: Mapping[str, Result]) -> list[Bound]:
-    """The bounds of the benchmarks that are there."""
+    """The bounds of the given benchmarks."""
     found: list[Bound] = []
     if "ops" in results:
         found += _against_others(results["ops"]) + _against_limits(results["ops"]) + _lln(results["ops"])
@@ -41,7 +41,7 @@ def bounds(results: Mapping[str, Result]) -> list[Bound]:
 
 
 def _row(result: Result, accept: Callable[[Row], bool], batch: int, tokens: int, **wanted: str) -> Row | None:
-    """The fastest of the rows that are measured and accepted."""
+    """The fastest of the measured rows that are accepted."""
     rows = [row for row in pick(result, batch=batch, tokens=tokens, **wanted) if "seconds" in row and accept(row)]
     return min(rows, key=lambda row: row["seconds"], default=None)
 
@@ -55,7 +55,7 @@ def _named(name: str) -> Callable[[Row], bool]:
 
 
 def _faster(what: str, least: float, ours: Row | None, theirs: Row | None) -> Bound:
-    """A bound on how many times as fast ours is."""
+    """A bound on our speed relative to theirs."""
     wanted = f"at least {least:g}x"
     if ours is None or theirs is None:
         return Bound(what, wanted, "-", None)
@@ -64,7 +64,7 @@ def _faster(what: str, least: float, ours: Row | None, theirs: Row | None) -> Bo
 
 
 def _most(what: str, most: float, value: float | None, shown: str = "{:.2f}", unit: str = "") -> Bound:
-    """A bound that a value may not exceed."""
+    """An upper bound."""
     measured = "-" if value is None else shown.format(value) + unit
     return Bound(what, f"at most {most:g}{unit}", measured, None if value is None else value <= most)
 

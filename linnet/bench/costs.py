@@ -1,4 +1,4 @@
-"""What a layer costs, as `linnet demo` measures it: the figures and tables of that one table of numbers."""
+"""The cost of a layer, as `linnet demo` measures it: figures and tables of time and memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from linnet.figures.table import Table
 
 FORMAT = "linnet-bench-layer-1"
 BASELINE = "softmax"
-QUIET = 0.2  # cores that other programs may keep busy before we speak of it
+QUIET = 0.2  # cores that other programs may keep busy before we mention it
 MILLI, MIB = 1000.0, 2.0**-20
 NUMBERS = ("tokens", "seconds", "low", "high", "memory")
 
@@ -40,7 +40,7 @@ def cost_figures(cost: Any) -> tuple[Figure, Figure]:
 
 
 def cost_tables(cost: Any) -> list[Table]:
-    """The same numbers with what they are against softmax: a row for each length, a column for each mechanism."""
+    """The same numbers, also relative to softmax: one row per length, one column per mechanism."""
     rows = _checked(cost)
     time = _table("Time", rows, "seconds", MILLI, "ms", ("faster", "slower"))
     return [time, _table("Peak memory", rows, "memory", MIB, "MiB", ("less", "more"))]
@@ -49,7 +49,7 @@ def cost_tables(cost: Any) -> list[Table]:
 def _table(
     title: str, rows: Sequence[dict[str, Any]], key: str, scale: float, unit: str, words: tuple[str, str]
 ) -> Table:
-    """One quantity; beside each value, how many times it is that of softmax at the same length."""
+    """One quantity; each value also relative to that of softmax at the same length."""
     names = list(dict.fromkeys(row["attention"] for row in rows))
     values = {(row["tokens"], row["attention"]): row[key] * scale for row in rows}
     lines = []
@@ -75,7 +75,7 @@ def _against(value: float, base: float | None, name: str, words: tuple[str, str]
 
 
 def cost_note(cost: Any) -> str:
-    """How it was measured, and whether other programs disturbed it."""
+    """How it was measured, and how busy other programs were."""
     rows, settings, where = _checked(cost), cost["settings"], cost["environment"]
     sizes = f"width {settings['width']}, {settings['heads']} heads, batch {settings['batch']}, {settings['type']}"
     lines = [
@@ -93,7 +93,7 @@ def cost_note(cost: Any) -> str:
 
 
 def _checked(cost: Any) -> list[dict[str, Any]]:
-    """The rows, once they are what `linnet.bench.layer` measures."""
+    """The rows; raises if `linnet.bench.layer` has not measured them."""
     try:
         sound = cost["format"] == FORMAT and all(
             isinstance(row["attention"], str)

@@ -1,4 +1,4 @@
-"""A folder of benchmarks as a page: tables, the bounds, and pictures, all rendered from the JSON in it."""
+"""The page of a folder of benchmarks: bounds, tables and pictures, rendered from its JSON."""
 
 import hashlib
 from pathlib import Path
@@ -39,7 +39,7 @@ def render_benches(folder: Path) -> list[Path]:
 
 
 def rendered(results: dict[str, Any], folder: str) -> str:
-    """What stands between the markers of a page."""
+    """The part of the page between its markers."""
     parts = [bounds_table(results).to_markdown()]
     for name, result in results.items():
         parts.append(f"## {TITLES[name]}")

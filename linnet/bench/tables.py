@@ -1,4 +1,4 @@
-"""What `linnet bench ops`, `model`, `decode` and `profile` measured: tables for a terminal or a page, and figures."""
+"""Measurements of `linnet bench` as tables, for a terminal or a page, and as figures."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from linnet.figures.table import Table
 FORMAT = "linnet-bench-1"
 BENCHES = ("ops", "model", "decode", "profile")
 SDPA, SOFTMAX = "torch SDPA", "softmax"
-FEW = 7  # lines of a figure of ops; of models and steps these, where they are measured, all else in the tables
+FEW = 7  # lines in a figure of ops; figures of models and steps draw those of SHOWN, the tables have all
 SHOWN = (
     *("softmax", "torch SDPA, cache in place", "transnormer_t1", "transnormer_t2", "diag", "norm", "lln", "lln_diag"),
     *("elu", "performer", "nystromformer"),
@@ -22,7 +22,7 @@ Result = Mapping[str, Any]
 
 
 def check_bench(result: Any) -> None:
-    """The one-line error for what `linnet bench` has not written."""
+    """Raise if this was not written by `linnet bench`."""
     try:
         sound = result["format"] == FORMAT and result["bench"] in BENCHES
         sound = sound and {*result} >= {"settings", "environment", "skipped", "complete", "seconds"}
@@ -35,19 +35,19 @@ def check_bench(result: Any) -> None:
 
 
 def pick(result: Result, **wanted: Any) -> list[Row]:
-    """The rows in which every key has the value that is asked for, those without a measurement too."""
+    """The rows that have these values, including those without a measurement."""
     return [row for row in result["rows"] if all(row[key] == value for key, value in wanted.items())]
 
 
 def share(row: Row) -> float | None:
-    """The time that the machine's products and copies alone would take, as a part of the time that was taken."""
+    """The time that the machine needs for the products and copies alone, as a share of the measured time."""
     if "seconds" not in row or "flops" not in row:
         return None
     return max(row["flops"] / row["gemm"], row["bytes"] / row["copy"]) / row["seconds"]
 
 
 def exponent(rows: Sequence[Row], key: str) -> float | None:
-    """The slope of ln(value) over ln(tokens) at the smallest batch; None where fewer than two are measured."""
+    """The slope of ln(value) over ln(tokens) at the smallest batch; None with fewer than two measurements."""
     batch = min((row["batch"] for row in rows), default=1)
     points = [(math.log(row["tokens"]), math.log(row[key])) for row in rows if row["batch"] == batch and row.get(key)]
     if len(points) < 2:
@@ -82,7 +82,7 @@ def _shared_time(row: Row) -> str:
 def _model_tables(result: Result) -> list[Table]:
     rate = {
         which: _table(
-            f"LRA model, {which}: steps a second",
+            f"LRA model, {which}: steps per second",
             pick(result, table="model", **{"pass": which}),
             *("seconds", lambda row: _short(1 / row["seconds"])),
         )
@@ -125,7 +125,7 @@ def _profile_tables(result: Result) -> list[Table]:
 def _table(
     title: str, rows: Sequence[Row], key: str, cell: Callable[[Row], str], includes: bool = False
 ) -> Table:
-    """A line for each case, a column for each size, and the exponent; what was not measured is a dash."""
+    """One line per case, one column per size, and the exponent; a dash where nothing was measured."""
     sizes = list(dict.fromkeys((row["batch"], row["tokens"]) for row in rows))
     lines = []
     for name in dict.fromkeys(row["case"] for row in rows):
@@ -144,16 +144,16 @@ def _short(value: float) -> str:
 
 
 def bench_note(result: Any) -> str:
-    """How it was measured, on what, what is missing and why, and whether other programs disturbed it."""
+    """How and on what it was measured, what is missing and why, and how busy other programs were."""
     check_bench(result)
     settings, where, rows = result["settings"], result["environment"], result["rows"]
     lines = [ABOUT[result["bench"]].format(**settings, style="compiled" if settings.get("compiled") else "eager")]
     lines.append(
-        f"Columns: batch x tokens; {settings['type']}. Medians of the quieter half of {settings['rounds']} samples, "
-        f"taken in turns and random order (3 of calls that take long); in those turns also the limits. Calls beyond "
-        f"{settings['limit']:g} seconds, of other libraries half of that, are left out. Allocator: "
-        f"{settings['allocator']}; for peaks of memory large blocks are given back at once, on one thread, each in a "
-        "process of its own."
+        f"Columns: batch x tokens; {settings['type']}. Times are medians of the quieter half of {settings['rounds']} "
+        f"samples (3 of slow calls); the calls, and the limits, take turns in random order. Calls that take more than "
+        f"{settings['limit']:g} seconds, or half of that in other libraries, are left out. Allocator: "
+        f"{settings['allocator']}. Each peak of memory is measured in a process of its own, on one thread, where freed "
+        "blocks go back to the system at once."
     )
     timed = [row for row in rows if "seconds" in row]
     if timed:
@@ -161,44 +161,44 @@ def bench_note(result: Any) -> str:
         spread = sorted((row["high"] - row["low"]) / row["seconds"] for row in timed)[len(timed) // 2]
         lines.append(
             f"torch {where['torch']}, {where['threads']} threads, {where['machine']}: at best {gemm / 1e9:,.0f} "
-            f"GFLOP/s of a matrix product and {copy / 1e9:,.1f} GB/s of a copy. Half of the figures spread by less "
+            f"GFLOP/s of a matrix product and {copy / 1e9:,.1f} GB/s of a copy. Half of the times spread by less "
             f"than {spread:.0%} of their median. {result['seconds'] / 60:.1f} minutes."
         )
     lines += _disturbance(timed, where) + _missing(result)
     if settings.get("quick"):
-        lines.append("Tiny sizes: they show that the instrument works, not what is fast.")
+        lines.append("Tiny sizes: they only show that the benchmark works.")
     if not result["complete"]:
         lines.append("Interrupted: this is what there is so far.")
     return "\n".join(lines)
 
 
 ABOUT = {
-    "ops": "Attention alone: {heads} heads of width {head_dim}. Percentages: the time that the useful operations would "
-    "take at the speed of a matrix product, or the tensors at that of a copy, whichever is longer, of the time taken.",
+    "ops": "Attention alone: {heads} heads of width {head_dim}. Percentages: the longer of two limits (the useful "
+    "operations at the speed of a matrix product, the tensors at the speed of a copy), as a share of the time taken.",
     "model": "Model: 2 layers, width 64, 2 heads, bytes, mean over tokens, 2 classes; a training step is forward, "
-    "backward and AdamW. Layer: attention with its projections, width 768, 12 heads. All of them {style}.",
-    "decode": "One token more, from a state after the context: a core with {heads} heads of width {head_dim}, and a "
+    "backward and AdamW. Layer: attention with its projections, width 768, 12 heads. Everything runs {style}.",
+    "decode": "The next token, from the state after the context: a core with {heads} heads of width {head_dim}, and a "
     "model of 6 such layers with projections, FFN and a vocabulary of 8,192.",
-    "profile": "One call, looked at by torch's profiler: the time of each operator without those that it calls, those "
-    "below 2 % together. Above them the limits: what the useful operations and the tensors of {heads} heads of width "
-    "{head_dim} would take by themselves.",
+    "profile": "One call under torch's profiler: the time of each operator without those that it calls; operators "
+    "below 2 % are added up. Above them the limits: the useful operations and the tensors of {heads} heads of width "
+    "{head_dim} alone.",
 }
 
 
 def _disturbance(timed: Sequence[Row], where: Mapping[str, Any]) -> list[str]:
-    """A line on other programs, if they were noticeable."""
+    """A line on other programs, if they took noticeable time."""
     found = sorted(row["others"] for row in timed if "others" in row)
     if not found or found[-1] < QUIET:
         return []
     free = where["cores"] - where["threads"]
     disturbed = sum(others > free + QUIET for others in found)
-    verdict = f", more than were free for {disturbed / len(found):.0%} of the times: without them these are shorter"
+    verdict = f"; {disturbed / len(found):.0%} of the times were disturbed, and are shorter on a quiet machine"
     verdict = verdict if disturbed else ""
     return [f"Other programs kept up to {found[-1]:.1f} of {where['cores']} cores busy{verdict}."]
 
 
 def _missing(result: Result) -> list[str]:
-    """Why something has no row, or only dashes: a line for each reason."""
+    """Why something has no row or only dashes: one line per reason."""
     reasons: dict[str, dict[str, None]] = {}
     for entry in [*result["skipped"], *(row for row in result["rows"] if "reason" in row)]:
         size = f" from {entry['batch']} x {entry['tokens']:,}" if "tokens" in entry else ""
@@ -214,7 +214,7 @@ def bench_figures(result: Any) -> dict[str, list[Figure]]:
     if result["bench"] == "ops":
         return {f"ops-{form}": _ops_figures(result, form) for form in ("causal", "bidirectional")}
     if result["bench"] == "model":
-        rates = [_figure(result, "steps a second", "model", which) for which in ("train", "inference")]
+        rates = [_figure(result, "steps per second", "model", which) for which in ("train", "inference")]
         return {"model": rates, "layer": [_layer_figure(result, key) for key in ("seconds", "memory")]}
     if result["bench"] == "profile":
         return {}
@@ -225,7 +225,7 @@ def bench_figures(result: Any) -> dict[str, list[Figure]]:
 
 
 def _lines(rows: Sequence[Row], key: str, scale: float) -> list[Series]:
-    """A series for each case of SHOWN, or for each case if none of them is there."""
+    """One series per case of SHOWN, or per case if none of those is there."""
     found = []
     names = list(dict.fromkeys(row["case"] for row in rows if key in row))
     for name in [name for name in names if name in SHOWN] or names:
@@ -236,7 +236,7 @@ def _lines(rows: Sequence[Row], key: str, scale: float) -> list[Series]:
 
 
 def _ops_figures(result: Result, form: str) -> list[Figure]:
-    """Time, memory and speed against softmax of forward and backward: the best backends, softmax, the fastest peers."""
+    """Time, memory and speed relative to softmax, forward and backward, of the best backends and peers."""
     rows = [row for row in pick(result, form=form, **{"pass": "forward+backward"}) if "seconds" in row]
     rows = [row for row in rows if row["batch"] == max(row["batch"] for row in rows)]
     chosen = _chosen(rows)
@@ -254,7 +254,7 @@ def _ops_figures(result: Result, form: str) -> list[Figure]:
 
 
 def _chosen(rows: Sequence[Row]) -> list[str]:
-    """The cases to draw: torch's softmax, of each op its fastest backend, the two fastest peers, then plain forms."""
+    """The cases to draw: torch's softmax, the fastest backend of each op, the two fastest peers, then plain forms."""
     far = max((row["tokens"] for row in rows), default=0)
     order = sorted((row for row in rows if row["tokens"] == far), key=lambda row: row["seconds"])
     best = {row["case"].partition(",")[0]: row["case"] for row in reversed(order) if row["group"] == "op"}
@@ -263,7 +263,7 @@ def _chosen(rows: Sequence[Row]) -> list[str]:
 
 
 def _figure(result: Result, label: str, table: str, which: str) -> Figure:
-    """Steps a second against tokens."""
+    """Steps per second against tokens."""
     rows = [row for row in pick(result, table=table, **{"pass": which}) if "seconds" in row]
     batch = rows[0]["batch"] if rows else 0
     rows = [row for row in rows if row["batch"] == batch]
@@ -285,7 +285,7 @@ def _layer_figure(result: Result, key: str) -> Figure:
 
 
 def crossovers(result: Result) -> Table:
-    """From which length on a case is faster than torch's softmax, forward and backward."""
+    """The length from which a case is faster than torch's softmax, forward and backward."""
     lines = []
     for form in ("causal", "bidirectional"):
         rows = [row for row in pick(result, form=form, **{"pass": "forward+backward"}) if "seconds" in row]

@@ -25,15 +25,15 @@ MARKERS = (  # of plotly, of matplotlib
     *(("triangle-down", "v"), ("star", "*"), ("pentagon", "p"), ("triangle-left", "<"), ("hexagon", "h")),
     ("triangle-right", ">"),
 )
-DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"))  # of the first six series, of the next six, ...
+DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"))  # for the first six series, the next six, ...
 PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins
 FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # no times
 STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
 FEW = 25  # points of the longest line up to which each one gets a marker
 CROWDED = 20  # letters along an axis beyond which they would touch
-MANY = 5  # powers of ten along an axis, beyond which 2 and 5 of each would touch
-LINE, LETTER = 0.07, 0.019  # height of a name, and width of a letter, of those of a panel
-FIT = 14  # names of a legend that are as high as a panel; of more they are smaller
+MANY = 5  # powers of ten along an axis, beyond which ticks at 2 and 5 would touch
+LINE, LETTER = 0.07, 0.019  # height of a name and width of a letter, as shares of a panel
+FIT = 14  # names that fill the height of a panel; more are drawn smaller
 IN_A_ROW = 3  # panels of a picture
 LARGEST = 900.0  # area of the largest circle, in square points
 
@@ -42,8 +42,8 @@ LARGEST = 900.0  # area of the largest circle, in square points
 class Series:
     """One line: y over x, None where there is no value; `low` and `high` bound each y.
 
-    With `points` there are markers and no line; with `sizes` circles of these areas, the largest of a figure being of
-    one size.
+    With `points` there are markers and no line. With `sizes` there are circles of these areas, scaled to the largest of
+    the figure.
     """
 
     name: str
@@ -108,7 +108,7 @@ def _trace(figure: Figure, i: int) -> dict[str, Any]:
 
 
 def _drawable(figure: Figure, series: Series) -> list[float | None]:
-    """The values of a line, None for those that have no place on the axis."""
+    """The values of a line, None where the axis cannot show one."""
     least = 0.0 if figure.log_y else -math.inf
     return [y if y is not None and least < y < math.inf else None for y in series.y]
 
@@ -151,18 +151,18 @@ def _decades(figure: Figure) -> float:
 
 
 def _measured_at(figure: Figure) -> list[float]:
-    """The few values at which something was measured, or nothing."""
+    """The x values, if they are few enough to be ticks; else nothing."""
     found = sorted({x for series in figure.series if series.sizes is None for x in series.x})
     return found if len(found) <= FEW // 2 else []
 
 
 def _counted(values: Sequence[float]) -> bool:
-    """Whether values are whole numbers one after the other, such as layers, so that nothing lies between them."""
+    """Whether values are consecutive whole numbers, such as layers, with nothing in between."""
     return bool(values) and list(values) == [values[0] // 1 + i for i in range(len(values))]
 
 
 def check_target(path: str | Path) -> None:
-    """The one-line error for a file that no figure can be saved as."""
+    """Raise if no figure can be saved under this name."""
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path} ends in {path.suffix!r}: a figure is one of {', '.join(FORMATS)}")
@@ -171,7 +171,7 @@ def check_target(path: str | Path) -> None:
 
 
 def check_matplotlib() -> None:
-    """The one-line error where no picture can be drawn."""
+    """Raise if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -233,7 +233,7 @@ def _draw(axes: "Axes", figure: Figure) -> None:
             areas = [LARGEST * size / largest for size in series.sizes]
             axes.scatter(series.x, y, areas, color=color, alpha=0.6, linewidth=0)
             continue
-        label = _shorten(series.name) if len(series.x) else None  # what is not there has no place in a legend
+        label = _shorten(series.name) if len(series.x) else None  # a line without points has no place in a legend
         (line,) = axes.plot(series.x, y, color=color, linewidth=1.5, label=label)
         line.set(linestyle=dash, marker=marker, markersize=4)
         if series.low is not None and series.high is not None:
@@ -265,7 +265,7 @@ def _draw(axes: "Axes", figure: Figure) -> None:
 
 
 def _ticks(axes: "Axes", figure: Figure) -> None:
-    """Numbers in full; on a logarithmic axis at what was measured, or at 1, 2 and 5 of each decade."""
+    """Numbers in full; on a logarithmic axis at the measured values, or at 1, 2 and 5 of each decade."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))  # so many have room beside each other, were they 100,000

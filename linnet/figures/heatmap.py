@@ -34,7 +34,7 @@ def pack(weights: Map) -> dict[str, Any]:
 
 
 def unpack(packed: Mapping[str, Any]) -> Map:
-    """The map again; what is no packed map is a one-line error."""
+    """The map again; raises if it is damaged."""
     try:
         code = np.frombuffer(base64.b64decode(packed["data"], validate=True), "<i2").astype(np.float64)
         size = np.exp(packed["high"] + (np.abs(code) - LEVELS) / (LEVELS - 1) * RANGE) * np.sign(code)
@@ -44,7 +44,7 @@ def unpack(packed: Mapping[str, Any]) -> Map:
 
 
 def shrink(packed: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """A packed map of at most `size` rows, pooled as `attention_map` does; a damaged one is a one-line error."""
+    """A packed map of at most `size` rows, pooled as `attention_map` does; raises if it is damaged."""
     weights = unpack(packed)
     n = len(weights)
     if n <= size:
@@ -67,7 +67,7 @@ def save_maps(
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(1.9 * columns + 1.2, 1.9 * len(grid) + 0.6), layout="constrained", dpi=200)
         axes = canvas.subplots(len(grid), columns, squeeze=False)
-        for signed in (False, True):  # a scale each, so that one signed layer does not fade the others
+        for signed in (False, True):  # a scale each, so that a signed layer does not fade the others
             chosen = [i for i, (_, maps) in enumerate(grid) if any((m < 0).any() for m in maps.values()) == signed]
             colors = _colors([m for i in chosen for m in grid[i][1].values()], signed)
             image = None
@@ -114,7 +114,7 @@ def _colors(maps: Sequence[Map], signed: bool) -> dict[str, Any]:
 
 
 def _shown(weights: Map, colors: Mapping[str, Any]) -> Map:
-    """What a color stands for: the logarithm of a weight, or a signed weight itself."""
+    """The values behind the colors: logarithms of weights, or signed weights themselves."""
     if colors["cmap"] == DIVERGING:
         return weights
     with np.errstate(divide="ignore"):

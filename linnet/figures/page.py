@@ -1,4 +1,4 @@
-"""A Markdown page, part of which is rendered: what stands between two markers is replaced, the rest is kept."""
+"""A Markdown page of which the part between two markers is rendered, and the rest is kept."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ BEGIN, END = "<!-- rendered from JSON -->", "<!-- end -->"
 
 
 def write_page(page: Path, title: str, block: str) -> None:
-    """Write `block` between the markers of a page, a new one where there is none."""
+    """Write `block` between the markers of a page; makes the page if there is none."""
     try:
         text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     except UnicodeDecodeError:

@@ -66,7 +66,7 @@ def test_notes_say_what_disturbed_and_what_is_missing():
     noisy = ops(row("a", 100, 0.1, others=1.5), row("b", 100, 0.1), row("b", 200, None))
     noisy["skipped"] = [{"case": "c", "form": "causal", "reason": "pip install c"}]
     note = bench_note(noisy)
-    assert "Other programs kept up to 1.5 of 2 cores busy, more than were free for 50% of the times" in note
+    assert "Other programs kept up to 1.5 of 2 cores busy; 50% of the times were disturbed" in note
     assert "Not measured: c, causal: pip install c." in note
     assert "Not measured: b, causal from 4 x 200: too slow." in note
     assert "Interrupted" in bench_note({**noisy, "complete": False})
