@@ -86,7 +86,7 @@ def command(
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """List the names of attentions, models, recipes, studies and so on.
+    """List attentions, models, tasks, recipes, studies and more.
 
     A name in the first column is what create_mixer, create_model, a recipe, `linnet train` or `linnet reproduce`
     accepts. Of a study, `runs` and `core_hours` (null if unknown) are those of its CPU scale.
