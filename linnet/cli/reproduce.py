@@ -43,7 +43,8 @@ def command(
     are written beside the records; --render also draws how far unfinished runs are, beside their folder.
 
     --dry-run reads no data. Its GPU hours are 6 * parameters * tokens / (312e12 per second * 0.3): one A100 in
-    bfloat16 at 30 % of its peak. Tokens are steps * batch * accumulate * context.
+    bfloat16 at 30 % of its peak; small models keep it less busy. Tokens are steps * batch * accumulate * context,
+    padding included.
 
     \b
     Studies (`linnet list studies` describes them):

@@ -1,7 +1,14 @@
 """Unfinished runs: the table and the figures say what the records of each hold, by what it is judged by."""
 
+import shutil
+from pathlib import Path
+
+import pytest
+
+from linnet.errors import InputError
+from linnet.figures.figure import read_metadata
 from linnet.report.runs import Run
-from linnet.studies.unfinished import unfinished_figures, unfinished_table
+from linnet.studies.unfinished import render_unfinished, unfinished_figures, unfinished_table
 
 
 def run(name, key, values):
@@ -35,3 +42,15 @@ def test_each_measure_has_panels_with_its_own_runs() -> None:
         ("validation loss, nats", "T2", [1.0, 1.0, 1.0]),
         ("validation perplexity", "T2-pretrained/pretrain", [14.64, 11.9, 12.0]),
     ]
+
+
+def test_their_picture_is_never_written_over_that_of_a_study(tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).parents[2] / "docs/results/transnormer-table4-cpu.png", tmp_path / "runs.png")
+    with pytest.raises(InputError, match=r"runs.png is a picture of transnormer-table4, not of unfinished runs"):
+        render_unfinished(RUNS, tmp_path / "runs", "title")
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.png"]
+    (tmp_path / "runs.png").unlink()
+    for _ in range(2):  # their own they may write again
+        assert render_unfinished(RUNS, tmp_path / "runs", "title") == (tmp_path / "runs.md", tmp_path / "runs.png")
+    assert read_metadata(tmp_path / "runs.png")["linnet-study"] == "unfinished runs"
+    assert render_unfinished([], tmp_path / "none", "title") == ()
