@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from linnet.figures.figure import Figure, Series
 from linnet.figures.heatmap import Grid, unpack
 from linnet.figures.table import Table
+from linnet.instruments.local_score import local_area, local_score
 from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
 from linnet.studies.claims import Claim, Comparison, compare_rows
@@ -44,7 +46,8 @@ class Figure2(Watched):
             halves = (slice(None), slice(half), slice(half, None))
             areas = [mean_text(runs, "local_score", "area", part) for part in halves]
             rows.append([name, *areas, mean_text(runs, "entropy", "relative")])
-        note = f"A small area means local attention; 0.5 is uniform. {budget(records)}"
+        uniform = _uniform_area(records[0]["analysis"])
+        note = f"A small area means local attention; uniform attention has {uniform:.2f}. {budget(records)}"
         return [Table(self.title, COLUMNS, rows), note]
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
@@ -77,3 +80,10 @@ class Figure2(Watched):
             for name, runs in by_row(records).items()
         }
         return compare_rows(CLAIMS, found, digits=3)
+
+
+def _uniform_area(analysis: Record) -> float:
+    """The area of equal weights on all tokens that a query can see."""
+    A = torch.ones(analysis["length"], analysis["length"], dtype=torch.float64)
+    A = A.tril() if analysis["causal"] else A
+    return float(local_area(local_score(A / A.sum(dim=-1, keepdim=True))))
