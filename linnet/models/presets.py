@@ -99,6 +99,14 @@ SIZES: dict[str, tuple[int, int, int, int, int, int]] = {
 }
 
 
+# A table with all of these, the fields of version 0.1, is that of a run: each field has its value already.
+RESOLVED = {
+    *("layers", "width", "heads", "ffn_width", "vocab_size", "causal", "options", "norm", "norm_position", "ffn"),
+    *("activation", "positions", "max_length", "first_position", "embedding_scale", "embedding_norm", "final_norm"),
+    *("dropout", "ffn_dropout", "output", "tie", "classes", "head_width", "mean_over", "init"),
+}
+
+
 def list_models() -> list[str]:
     """Sorted names of the presets."""
     names = {f"{system}_{kind}" for system in SYSTEMS for kind in KINDS} | {f"{system}_lra" for system in _systems()}
@@ -112,23 +120,33 @@ def _systems() -> dict[str, tuple[str, str, dict[str, dict[str, Any]]]]:
 
 
 def preset(name: str, **overrides: Any) -> ModelConfig:
-    """The configuration of a preset; `overrides` replace its fields, and options mechanism by mechanism."""
+    """The configuration of a preset; `overrides` replace its fields, and options mechanism by mechanism.
+
+    A mechanism that `layers` name has the options of its own preset of this kind and size: softmax in `elu_roberta` has
+    the dropout that it has in `vanilla_roberta`. T1 keeps its own options of `diag` and `norm`.
+    """
     if name not in list_models():
         raise unknown("model", name, list_models())
-    table = _table(name)
-    for system in BOUNDED.intersection(table["layers"]):
-        table["options"] = {system: {"max_length": overrides.get("max_length", table["max_length"])}}
+    table = _table(name, overrides)
     return parse_section(ModelConfig, _merge(table, overrides), "model")
 
 
 def model_config(table: Mapping[str, Any]) -> ModelConfig:
-    """The configuration that a recipe's [model] table means: its `preset`, if it names one, and any fields."""
+    """The configuration that a recipe's [model] table means: its `preset`, if it names one, and any fields.
+
+    In the table of a run every field has its value, and `preset` is only a name.
+    """
     fields = {key: value for key, value in table.items() if key != "preset"}
-    if "preset" not in table:
+    if "preset" not in table or is_resolved(table):
         return parse_section(ModelConfig, fields, "model")
     if not isinstance(table["preset"], str):
         raise InputError(f"model.preset is {table['preset']!r}: it must be a name")
     return preset(table["preset"], **fields)
+
+
+def is_resolved(table: Mapping[str, Any]) -> bool:
+    """Whether a [model] table holds every field, as that of a run does."""
+    return set(table) >= RESOLVED
 
 
 def create_model(name: str, **overrides: Any) -> Model:
@@ -138,15 +156,12 @@ def create_model(name: str, **overrides: Any) -> Model:
     return Model(preset(name, **overrides))
 
 
-def _table(name: str) -> dict[str, Any]:
-    """All fields of a preset."""
+def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """All fields of a preset; the options are those that fit the overridden layers and length."""
     system, _, kind = name.removesuffix("_small").rpartition("_")
     size = kind if not name.endswith("_small") else "lra_small" if kind == "lra" else "small"
     L, width, heads, glu, ffn, vocab_size = SIZES[size]
-    first, second, options = _systems()[system]
-    for field, values in (("dropout", ATTENTION_DROPOUT), ("positions", RELATIVE_POSITIONS)):
-        own = {k: {field: value} for k, value in values.get(kind, {}).items() if k in (first, second)}
-        options = {k: {**options.get(k, {}), **own.get(k, {})} for k in sorted({*options, *own})}
+    first, second, _ = _systems()[system]
     gated = system in GATED
     table = {
         "layers": [first] * (L // 2) + [second] * (L - L // 2),
@@ -154,7 +169,6 @@ def _table(name: str) -> dict[str, Any]:
         "heads": heads,
         "ffn_width": glu if gated else NARROW_FFN.get(name, ffn),
         "vocab_size": vocab_size,
-        "options": options,
         "norm": "srms" if gated else "layer",
         "ffn": "glu" if gated else "ffn",
         "activation": "silu" if gated else FFN_ACTIVATION[kind],
@@ -165,7 +179,29 @@ def _table(name: str) -> dict[str, Any]:
         "pad": 1,
         **KINDS[kind],
     }
-    return table | _unit(system, kind, size) if system in UNITS else table
+    table |= _unit(system, kind, size) if system in UNITS else {}
+    length = overrides.get("max_length", table["max_length"])
+    mechanisms = sorted({first, second, *_mechanisms(overrides.get("layers", ()))})
+    options = {mechanism: _options(system, mechanism, kind, size, length) for mechanism in mechanisms}
+    return {**table, "options": {mechanism: own for mechanism, own in options.items() if own}}
+
+
+def _mechanisms(layers: Any) -> set[str]:
+    """The mechanisms that layers name; what is no list of strings is left for the check of the fields."""
+    named = layers if isinstance(layers, list | tuple) else ()
+    return {mechanism for layer in named if isinstance(layer, str) for mechanism in layer.split("+")}
+
+
+def _options(system: str, mechanism: str, kind: str, size: str, length: Any) -> dict[str, Any]:
+    """The options of a mechanism in models of one kind and size, and of this length where it is built for one."""
+    systems = {mechanism: ("", "", {}), **_systems()}
+    found = dict(systems[system][2].get(mechanism) or systems[mechanism][2].get(mechanism, {}))
+    for field, values in (("dropout", ATTENTION_DROPOUT), ("positions", RELATIVE_POSITIONS)):
+        if mechanism in values.get(kind, {}):
+            found[field] = values[kind][mechanism]
+    if mechanism in UNITS:
+        found |= UNIT_WIDTHS.get(size, {})
+    return {**found, "max_length": length} if mechanism in BOUNDED else found
 
 
 def _unit(system: str, kind: str, size: str) -> dict[str, Any]:
@@ -176,7 +212,6 @@ def _unit(system: str, kind: str, size: str) -> dict[str, Any]:
         "norm_position": "pre",
         "final_norm": False,
         "ffn": "none",
-        "options": {system: UNIT_WIDTHS[size]} if size in UNIT_WIDTHS else {},
     }
 
 

@@ -23,7 +23,7 @@ COUNTS = {
     "flash_quad_roberta": 127_111_233,
     "long_short_roberta": 128_277_081,
 }
-ARENA = {  # the fields of each task, the count of vanilla, that of TransNormer
+LRA = {  # the fields of each task, the count of vanilla, that of TransNormer
     "text": ({}, 370_562, 369_878),
     "listops": ({"vocab_size": 32, "max_length": 2048, "classes": 10}, 209_802, 209_118),
     "retrieval": ({"output": "two_tower"}, 395_138, 394_454),
@@ -44,9 +44,9 @@ def test_published_parameter_counts(name):
     assert count(name) == COUNTS[name]
 
 
-@pytest.mark.parametrize("task", ARENA)
-def test_parameter_counts_of_the_long_range_arena(task):
-    fields, vanilla, transnormer = ARENA[task]
+@pytest.mark.parametrize("task", LRA)
+def test_parameter_counts_of_lra(task):
+    fields, vanilla, transnormer = LRA[task]
     assert count("vanilla_lra", **fields) == vanilla
     assert count("transnormer_t1_lra", **fields) == count("transnormer_t2_lra", **fields) == transnormer
 
@@ -93,7 +93,7 @@ def test_t1_and_t2():
     assert preset("vanilla_lm").options == {}
 
 
-def test_systems_in_the_long_range_arena_differ_in_their_layers_alone():
+def test_systems_in_lra_differ_in_their_layers_alone():
     t1, t2, vanilla = (preset(f"{system}_lra") for system in ("transnormer_t1", "transnormer_t2", "vanilla"))
     assert [config.ffn_dropout for config in (t1, t2, vanilla)] == [0.0, 0.0, 0.1]
     assert t1.options["diag"] == {"kind": "rela", "positions": "rope", "dropout": 0.1}
