@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
 from linnet.errors import InputError, unknown
+from linnet.registry import DEFAULT_TASK, TASK
 
 
 class Section(BaseModel):
@@ -81,61 +82,24 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Place = Annotated[str, Field(min_length=1)] | None  # a path
 
 
-class DataConfig(Settings):
-    """The text, how it becomes tokens, and the length of a sample."""
+class DataSettings(Settings):
+    """The [data] table of a task. Each task declares its own, with its paths as fields of type `Place`."""
 
-    corpus: Literal["stdlib", "wikitext", "text"] = "stdlib"
-    path: Place = None
-    tokenizer: Literal["bpe", "bytes", "gpt2", "word"] = "bpe"
-    vocab_size: Annotated[int, Field(ge=2, le=10**7)] | None = None
-    tokenizer_path: Place = None
-    context: Annotated[int, Field(ge=2, le=10**7)] = 256
-    cache: Place = None
-
-
-class RecallConfig(Settings):
-    """Generated samples of the task `recall`: their length, the number of ids, and how many pairs they hold."""
-
-    context: Annotated[int, Field(ge=3, le=10**7)] = 128
-    vocab_size: Annotated[int, Field(ge=3, le=10**7)] = 128
-    pairs: Annotated[tuple[Count, ...], Field(min_length=1, strict=False, examples=[(4, 8, 16, 32)])] = (4, 8, 16, 32)
-
-    @field_validator("pairs")
     @classmethod
-    def _fit(cls, pairs: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
-        most, context, size = max(pairs), info.data.get("context"), info.data.get("vocab_size")
-        if list(pairs) != sorted(set(pairs)):
-            raise ValueError("the numbers must rise")
-        if context is not None and 3 * most > context:
-            raise ValueError(f"{most} pairs and a question each need data.context = {3 * most}, it is {context}")
-        if size is not None and 2 * most + 1 > size:
-            raise ValueError(f"{most} keys and as many values need data.vocab_size = {2 * most + 1}, it is {size}")
-        return pairs
+    def paths(cls) -> tuple[str, ...]:
+        """The keys that hold a path."""
+        return tuple(name for name, field in cls.model_fields.items() if field.annotation == Place)
+
+    def check(self) -> None:
+        """Raise if the settings contradict each other, or if one is missing; a recipe alone may lack some."""
 
 
-class ArenaConfig(Settings):
-    """Data of the Long Range Arena, the tasks `lra/...`: where they are or which to generate, and by which rules."""
-
-    context: Annotated[int, Field(ge=2, le=10**7)] = 4096
-    path: Place = None
-    cache: Place = None
-    rules: Literal["lra", "skyformer"] = "lra"
-    count: Count | None = None
-    variant: Annotated[int, Field(ge=0, le=10**9)] = 0
-    objective: Literal["classify", "denoise"] = "classify"
-
-
-Data = DataConfig | RecallConfig | ArenaConfig
-
-
-def data_section(task: object) -> type[Data]:
-    """The [data] table of a task; that of most is text."""
-    if task == "recall":
-        return RecallConfig
-    return ArenaConfig if str(task).startswith("lra/") else DataConfig
-
-
-PATHS = [["data", name] for name, field in DataConfig.model_fields.items() if field.annotation == Place]
+def data_settings(task: object) -> type[DataSettings]:
+    """The class of a task's [data] table; the file of a task imports no torch, so a mistake is reported at once."""
+    if not isinstance(task, str):
+        raise InputError(f"task is {short(task)}: it must be a name, one of {', '.join(TASK.names())}")
+    found: type[DataSettings] = TASK[task].Data
+    return found
 
 
 class TrainConfig(Settings):
@@ -187,18 +151,18 @@ class RunConfig(Settings):
     With `pretrain` the model first learns to denoise the task's own training sequences.
     """
 
-    task: str = "causal_lm"
+    task: str = DEFAULT_TASK
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     pretrain: bool = False
-    data: Data = DataConfig()
+    data: SerializeAsAny[DataSettings]
     model: dict[str, Any] = {"preset": "transnormer_t2_lm_small"}
     train: TrainConfig = TrainConfig()
 
 
 def parse_config(table: Mapping[str, Any]) -> RunConfig:
-    """A whole configuration from its table; what is wrong is one line that names the key."""
-    table = {"data": {}, **table}
-    for name, cls in (("data", data_section(table.get("task"))), ("train", TrainConfig), ("model", None)):
+    """A whole configuration from its table; a mistake is one line that names the key."""
+    table = {"task": DEFAULT_TASK, "data": {}, **table}
+    for name, cls in (("data", data_settings(table["task"])), ("train", TrainConfig), ("model", None)):
         if name in table:
             if not isinstance(table[name], Mapping):
                 raise InputError(f"{name} is {short(table[name])}: it must be a table, [{name}]")
@@ -214,7 +178,10 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> RunConfig:
     its preset, give way to those of the chosen one; sizes such as `width` stay.
     """
     table = read_toml(recipe_path(recipe))
-    assignments = [_parse_assignment(text) for text in sets]
+    written = [_split_assignment(text) for text in sets]
+    tasks = [table.get("task", DEFAULT_TASK), *(_value(text) for parts, text in written if parts == ["task"])]
+    paths = [["data", name] for name in data_settings(tasks[-1]).paths()]
+    assignments = [(parts, _value(text, path=parts in paths)) for parts, text in written]
     if any(parts == ["model", "preset"] for parts, _ in assignments) and isinstance(table.get("model"), dict):
         table["model"] = {key: value for key, value in table["model"].items() if key not in ("layers", "options")}
     for parts, value in assignments:
@@ -264,16 +231,13 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path} is not valid TOML: it is nested too deeply") from None
 
 
-def _parse_assignment(assignment: str) -> tuple[list[str], Any]:
-    """The parts of the key of one `a.b=c`, and its value; of a path that is the text as it stands, were it 2024."""
+def _split_assignment(assignment: str) -> tuple[list[str], str]:
+    """The parts of the key of one `a.b=c`, and its value as it is written."""
     key, equals, text = assignment.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise InputError(f"--set {short(assignment)}: it must look like train.steps=100")
-    value = _value(text.strip())
-    if parts in PATHS and not isinstance(value, str):
-        value = text.strip()
-    return parts, value
+    return parts, text.strip()
 
 
 def _assign(table: dict[str, Any], parts: list[str], value: Any) -> None:
@@ -285,13 +249,14 @@ def _assign(table: dict[str, Any], parts: list[str], value: Any) -> None:
     table[parts[-1]] = value
 
 
-def _value(text: str) -> Any:
-    """A value as TOML writes it; what is not TOML is a string."""
+def _value(text: str, path: bool = False) -> Any:
+    """A value as TOML writes it. What is not TOML is a string, and a path is the text as it stands, even 2024."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
         return text
-    return parsed["value"] if len(parsed) == 1 else text
+    value = parsed["value"]
+    return text if len(parsed) > 1 or (path and not isinstance(value, str)) else value
 
 
 def dump_config(config: RunConfig) -> str:

@@ -68,7 +68,8 @@ def _files(places: Iterable[str]) -> Iterator[str]:
 
 ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "multihead", "relative", "rows"))
 INSTRUMENT = Registry("instrument", "linnet.instruments", machinery=("analyze", "base", "plots"))
-TASK = Registry("task", "linnet.tasks", machinery=("base", "lra/base"))
+TASK = Registry("task", "linnet.tasks", machinery=("base", "text", "lra/base"))
+DEFAULT_TASK = "causal_lm"  # of a recipe that names none
 STUDY = Registry(
     "study",
     "linnet.studies",

@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 
 from linnet.cli.app import run
 from linnet.config import (
-    ArenaConfig,
-    DataConfig,
-    RecallConfig,
     TrainConfig,
     dump_config,
     load_recipe,
@@ -23,6 +20,9 @@ from linnet.config import (
 )
 from linnet.errors import InputError
 from linnet.models.presets import list_models, model_config
+from linnet.tasks.lra.base import LraData
+from linnet.tasks.recall import RecallData
+from linnet.tasks.text import TextData
 from linnet.train.check import check_config
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -87,7 +87,7 @@ def test_recipes_by_name_and_by_path():
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_dump_is_a_recipe_that_gives_the_same(name, tmp_path):
     data = load_recipe(name).data
-    config = load_recipe(name, ["data.path=x"] if isinstance(data, DataConfig) and data.corpus != "stdlib" else [])
+    config = load_recipe(name, ["data.path=x"] if isinstance(data, TextData) and data.corpus != "stdlib" else [])
     check_config(config)
     (tmp_path / "config.toml").write_text(dump_config(config))
     assert load_recipe(tmp_path / "config.toml") == config
@@ -178,7 +178,7 @@ def test_text_in_another_encoding_is_named_by_line(tmp_path):
         load_recipe(tmp_path / "r.toml")
 
 
-PLACES = [("data", key) for key in DataConfig.model_fields] + [("train", key) for key in TrainConfig.model_fields]
+PLACES = [("data", key) for key in TextData.model_fields] + [("train", key) for key in TrainConfig.model_fields]
 NEVER_VALID = st.one_of(
     st.just(float("nan")),
     st.just(float("inf")),
@@ -249,9 +249,9 @@ sys.exit("torch" in sys.modules)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("section", [DataConfig, RecallConfig, ArenaConfig, TrainConfig])
+@pytest.mark.parametrize("section", [TextData, RecallData, LraData, TrainConfig])
 def test_the_document_has_every_key_and_its_default(section):
-    page = {RecallConfig: "recall.md", ArenaConfig: "lra.md"}.get(section, "training.md")
+    page = {RecallData: "recall.md", LraData: "lra.md"}.get(section, "training.md")
     text = (RECIPES.parent / "docs" / page).read_text()
     for key, field in section.model_fields.items():
         default = tomli_w.dumps({"x": field.default}, multiline_strings=False) if field.default is not None else ""

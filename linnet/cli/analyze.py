@@ -153,12 +153,11 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
 
 def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen") -> "tuple[Tensor, list[str], str]":
     """The first whole blocks of a run's validation split (B,N), and the tokens of the first as `_read` gives them."""
-    from linnet.train.check import run_config
-    from linnet.train.run import prepare
+    from linnet.train.run import open_run
     from linnet.train.watch import validation_blocks
 
     if not (folder / "config.toml").exists():
         raise InputError(f"{folder} is an exported model, which has no data: name a text, --text FILE")
-    task, _ = prepare(run_config(folder), folder, screen)
+    task = open_run(folder, screen).task
     ids = validation_blocks(task, samples)[:, :tokens]
     return ids, *task.words(ids[0].tolist())

@@ -87,7 +87,7 @@ def _train(size: Size, folder: Path, screen: "Screen", json: bool) -> dict[str, 
     assert outcome.valid is not None  # the last step of a run is evaluated
     if not json:
         print(f"validation perplexity {_shown(outcome.valid['perplexity'])} after {outcome.seconds:.0f} seconds")
-    return {**outcome._asdict(), "folder": str(folder)}
+    return outcome.summary()
 
 
 def _measure(size: Size, screen: "Screen") -> dict[str, Any]:

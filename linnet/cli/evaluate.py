@@ -24,9 +24,9 @@ def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last",
       linnet evaluate runs/mine
       linnet evaluate runs/mine --split valid --checkpoint best --json
     """
-    from linnet.train.check import run_config
+    from linnet.train.check import check_config, run_config
 
-    run_config(folder)
+    check_config(run_config(folder))
 
     from linnet.screen import Screen
     from linnet.train.run import evaluate_run

@@ -25,9 +25,9 @@ def command(
     Example:
       linnet export runs/mine --out models/mine
     """
-    from linnet.train.check import run_config
+    from linnet.train.check import check_config, run_config
 
-    run_config(folder)
+    check_config(run_config(folder))
 
     from linnet.models.loading import export_model, load_model
     from linnet.screen import Screen

@@ -22,9 +22,9 @@ def command(folder: Run, json: Json = False) -> None:
     Example:
       linnet resume runs/mine
     """
-    from linnet.train.check import run_config
+    from linnet.train.check import check_config, run_config
 
-    run_config(folder)
+    check_config(run_config(folder))
 
     from linnet.screen import Screen
     from linnet.train import run

@@ -55,7 +55,7 @@ def command(recipe: Recipe, out: Out = None, sets: Sets = None, dry_run: DryRun 
 def tell_outcome(outcome: "Outcome", json: bool) -> None:
     """Print what a run came to; if a signal stopped it, exit with the code for that."""
     if json:
-        print_json({**outcome._asdict(), "folder": str(outcome.folder)})
+        print_json(outcome.summary())
     elif outcome.signal:
         part = " of pretraining" if outcome.pretraining else ""
         print(f"stopped at step {outcome.step} of {outcome.steps}{part} and saved: linnet resume {outcome.folder}")

@@ -5,29 +5,31 @@ In what is left each key comes once more, in another order and with gaps; the ot
 of "Zoology" (arXiv 2312.04927), as is the law of the gaps: the k-th place after the pairs has weight 1/k.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.config import RecallConfig
 from linnet.data.corpora import SPLITS
 from linnet.data.masking import IGNORE
 
 BLANK = 0  # then come the keys, then as many values or one more
 
 
-def recall_sample(rng_key: tuple[int, str, int], data: RecallConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Inputs and targets (N,) of one sample: the value of each key that is asked for, -100 elsewhere.
+def recall_sample(
+    rng_key: tuple[int, str, int], context: int, vocab_size: int, pairs: Sequence[int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Inputs and targets (N,) of one sample of N = context: the value of each key that is asked for, -100 elsewhere.
 
-    How many pairs it has is drawn from `data.pairs`, each number as likely.
+    How many pairs it has is drawn from `pairs`, each number as likely.
     """
-    context, most, keys_in_all = data.context, max(data.pairs), (data.vocab_size - 1) // 2
+    most, keys_in_all = max(pairs), (vocab_size - 1) // 2
     u = _uniform(rng_key, 1 + keys_in_all + 2 * most + context)
     of_count, of_key, of_value, of_order, of_place = np.split(u, np.cumsum([1, keys_in_all, most, most]))
-    P = data.pairs[int(of_count[0] * len(data.pairs))]
+    P = pairs[int(of_count[0] * len(pairs))]
     keys = 1 + np.argsort(of_key, kind="stable")[:P]
-    values = 1 + keys_in_all + (of_value[:P] * (data.vocab_size - 1 - keys_in_all)).astype(np.int64)
+    values = 1 + keys_in_all + (of_value[:P] * (vocab_size - 1 - keys_in_all)).astype(np.int64)
     rest = context - 2 * P
     clocks = -np.log1p(-of_place[:rest]) * np.arange(1, rest + 1)  # exponential of rate 1/k: the first P to ring
     places = 2 * P + np.argsort(clocks, kind="stable")[:P]

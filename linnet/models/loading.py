@@ -57,13 +57,21 @@ def load_run(path: Path, step: int | None, warn: Callable[[str], None]) -> tuple
     """The model of a run's checkpoint, and the state that was saved with it."""
     table = read_toml(path / "config.toml")
     config = _parsed(table.get("model"), path / "config.toml", drop="preset")
-    checkpoint = _run_checkpoint(path, step, warn)
-    check_saved(path, checkpoint, table.get("task"), config, warn)
-    data = checkpoint.state.get("data")
-    _check_tokenizer(path, data.get("tokenizer") if isinstance(data, dict) else None)
+    checkpoint = saved_checkpoint(path, step, table.get("task"), config, warn)
     model = Model(config)
     load_weights(model, checkpoint.model, checkpoint.path)
     return model.eval(), checkpoint.state
+
+
+def saved_checkpoint(
+    path: Path, step: int | None, task: object, config: ModelConfig, warn: Callable[[str], None]
+) -> Checkpoint:
+    """The checkpoint of `step`, or the newest valid one, proven to be of this task, model and tokenizer."""
+    checkpoint = _run_checkpoint(path, step, warn)
+    check_saved(path, checkpoint, task, config, warn)
+    data = checkpoint.state.get("data")
+    _check_tokenizer(path, data.get("tokenizer") if isinstance(data, dict) else None)
+    return checkpoint
 
 
 def check_saved(

@@ -25,7 +25,7 @@ from linnet.studies.base import Planned, Report, Request, Study
 from linnet.studies.records import Record, resolved_model, stamp
 from linnet.studies.unfinished import render_unfinished, unfinished, unfinished_table
 from linnet.train.check import difference, run_config
-from linnet.train.run import Outcome, evaluate_run, resume_run, start_run
+from linnet.train.run import Outcome, Run, resume_run, start_run
 
 PEAK, UTILIZATION = 312e12, 0.3  # of an A100: operations per second in bfloat16, and the share that training reaches
 
@@ -139,32 +139,31 @@ class Trained(Study):
                 continue
             if outcome.signal:
                 return outcome.signal
-            found = self.record(request.scale, trial, outcome, screen)
+            found = self.record(request.scale, trial, outcome)
             folder.mkdir(parents=True, exist_ok=True)
             write_json(place, found)
         return 0
 
-    def record(self, scale: str, trial: Trial, outcome: Outcome, screen: Screen) -> Record:
+    def record(self, scale: str, trial: Trial, outcome: Outcome) -> Record:
         """Everything about one finished run, as it is committed."""
-        folder, task = outcome.folder, trial.config.task
+        folder, task = outcome.folder, TASK[trial.config.task]
         metrics, before = (read_metrics(folder / part / "metrics.jsonl") for part in ("", "pretrain"))
         timings = [r for part in ("", "pretrain") for r in read_metrics(folder / part / "timings.jsonl")]
         read_before = max((entry["tokens"] for entry in before if entry["split"] == "train"), default=0)
         environment = json.loads((folder / "environment.json").read_text())
         config = trial.config.model_dump(mode="json", exclude_none=True)
-        for key in ("path", "cache"):
+        for key in trial.config.data.paths():
             config["data"].pop(key, None)  # a path of one machine says nothing to another; the hashes below do
-        which = "best" if task.startswith("lra/") else "last"
-        test = evaluate_run(folder, "test", screen, which)
-        on_test = TASK[task].validates_on_test
-        valid = {**test, "split": "valid"} if on_test else evaluate_run(folder, "valid", screen, which)
+        which = task.scored
+        test = outcome.run.evaluate("test", which)
+        valid = {**test, "split": "valid"} if task.validates_on_test else outcome.run.evaluate("valid", which)
         return {
             **stamp(self.name, self.kind, self.command(scale)),
             "scale": scale,
             "row": trial.row.name,
             "seed": trial.seed,
             "config": config,
-            "model": resolved_model(model_config(run_config(folder).model)),
+            "model": resolved_model(outcome.run.model_config),
             "parameters": outcome.parameters,
             "tokens": read_before + outcome.tokens,
             "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
@@ -175,10 +174,10 @@ class Trained(Study):
             "checkpoint": which,
             "valid": valid,
             "test": test,
-            **self.readings(folder, metrics, screen),
+            **self.readings(outcome.run, metrics),
         }
 
-    def readings(self, folder: Path, metrics: list[dict[str, Any]], screen: Screen) -> Record:
+    def readings(self, run: Run, metrics: list[dict[str, Any]]) -> Record:
         """Further fields of a record, measured on the trained model; none by default."""
         return {}
 

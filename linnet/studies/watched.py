@@ -2,20 +2,16 @@
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from linnet.figures.heatmap import pack
 from linnet.instruments.analyze import by_head, measure
 from linnet.instruments.attention_map import pooled
 from linnet.instruments.base import of_model
-from linnet.models.loading import load_run
-from linnet.screen import Screen
 from linnet.studies.records import Record, versions
 from linnet.studies.systems import SHORT
 from linnet.studies.trained import Row, Scale, Trained
-from linnet.train.check import run_config
-from linnet.train.run import prepare
+from linnet.train.run import Run
 from linnet.train.watch import validation_blocks
 
 WATCHED = (  # more and smaller updates than in other studies, read along the way
@@ -40,11 +36,9 @@ class Watched(Trained):
     instruments: ClassVar[tuple[str, ...]]  # read at the end of a run, and kept in its record
     map_size: ClassVar[int] = 0  # rows of the attention maps of the first and last layer in the record; 0: no maps
 
-    def readings(self, folder: Path, metrics: list[dict[str, Any]], screen: Screen) -> Record:
+    def readings(self, run: Run, metrics: list[dict[str, Any]]) -> Record:
         """What instruments read on the validation split, and the maps of its first block."""
-        task, _ = prepare(run_config(folder), folder, screen)
-        model, _ = load_run(folder, None, screen.warn)
-        views = of_model(model, validation_blocks(task, BLOCKS))
+        views = of_model(run.load(), validation_blocks(run.task, BLOCKS))
         found = measure(views, self.instruments, records=metrics)
         for i in (0, -1) if self.map_size else ():
             heads = pooled(views[i], self.map_size, signed=False)[0]  # signs would cancel in the mean over heads

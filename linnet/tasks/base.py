@@ -1,28 +1,35 @@
-"""What the training loop asks of a task, and the part that tasks on running text share.
+"""What the training loop asks of a task: its [data] table, its batches, its loss, its metrics, its checkpoint.
 
 A task turns sample numbers into batches, a batch into a loss, and sums of losses into metrics. All of it is a
 pure function of the seed and of numbers that count from the start of the run, so nothing has to be saved.
+
+The file of a task imports torch only inside its functions. So one class declares everything about a task, its [data]
+table included, and a mistake in a recipe is still reported before torch is imported, which takes seconds.
 """
+
+from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from linnet.config import DataConfig, RunConfig
-from linnet.data.corpora import SPLITS, Corpus, default_wikitext, load_corpus
-from linnet.data.packing import Blocks, Stream, batch_epochs, batch_indices, open_stream
-from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2
+from linnet.config import DataSettings, RunConfig
+from linnet.data.corpora import SPLITS
+from linnet.data.packing import IGNORE, batch_epochs, batch_indices
 from linnet.errors import InputError, unknown
-from linnet.models.config import ModelConfig
 
-Batch = dict[str, Tensor]
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from linnet.models.config import ModelConfig
+
+Batch = dict[str, "Tensor"]
 Sums = dict[str, Any]  # numbers and arrays
 Indices = NDArray[np.int64]
 Work = Callable[[str], Callable[[int, int], None]]  # announces a piece of work, returns its progress(done, in all)
@@ -31,17 +38,22 @@ EVALUATION = 2**32  # the "epoch" of what an evaluation draws: never reached by 
 
 
 class Task(ABC):
-    """Data, output, loss and metric of one run."""
+    """Data, output, loss, metric and checkpoint rule of one run."""
 
+    Data: ClassVar[type[DataSettings]]  # the [data] table; every one has a `context`, the length of a sample
     output: ClassVar[str]  # the model's output that this task trains
+    scored: ClassVar[Literal["best", "last"]] = "last"  # the checkpoint whose score is the run's; `rank` says the best
     validates_on_test: ClassVar[bool] = False  # where a benchmark has no samples of its own for validation
+    data: Any
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
     ) -> None:
         """Get the data ready: `cache` keeps what takes long, `folder` is a run that has been saved to before."""
         self.config = config
-        self.cache = cache
+        self.data = config.data
+        place = getattr(config.data, "cache", None)
+        self.cache = Path(place) if cache is None and place is not None else cache
         self.folder = folder
         self.work = work or (lambda what: lambda done, total: None)
 
@@ -54,6 +66,11 @@ class Task(ABC):
     def generated(data: Any) -> dict[str, int]:
         """Samples of each split, where the task makes as many as `data.count` says; elsewhere nothing."""
         return {}
+
+    @staticmethod
+    def denoising(data: Any) -> DataSettings | None:
+        """The settings with which a model is pretrained on the task's own training samples; None: it cannot be."""
+        return None
 
     @staticmethod
     def rank(metrics: Mapping[str, Any]) -> float:
@@ -73,7 +90,7 @@ class Task(ABC):
         output = self.model_fields().get("output", self.output)
         if model.output != output:
             raise InputError(f"model.output is {model.output!r}: the task {self.config.task} needs {output!r}")
-        tokens, context = self.different_tokens(), self.config.data.context
+        tokens, context = self.different_tokens(), self.data.context
         if model.vocab_size < tokens:
             raise InputError(f"model.vocab_size is {model.vocab_size}: the data have {tokens} different tokens")
         if model.positions == "learned" and model.max_length < context:
@@ -138,6 +155,8 @@ class Task(ABC):
         """The metrics of a split in order, or of `batches` of it; None if `stop` says so in between."""
         if split not in SPLITS:
             raise unknown("split", split, SPLITS)
+        import torch
+
         size, count = self.config.train.batch, self.count(split)
         chosen = np.arange(count) if not 0 < batches * size < count else self.sample(split, batches * size)
         training = model.training
@@ -160,81 +179,18 @@ class Task(ABC):
         return self.metrics(split, sums)
 
 
-class TextTask(Task):
-    """A task on running text: a corpus, a tokenizer, and one stream of tokens for each split, cut in blocks."""
+def tensors(arrays: Mapping[str, NDArray[Any]]) -> Batch:
+    """A batch of arrays as tensors that share their memory."""
+    import torch
 
-    needs_mask: ClassVar[bool] = False
-
-    @staticmethod
-    def places(data: DataConfig) -> dict[str, Path]:
-        """WikiText-2 and GPT-2's files in LINNET_DATA, where they are asked for."""
-        found = {}
-        if data.corpus == "wikitext" and data.path is None:
-            found["path"] = default_wikitext()
-        if data.tokenizer == "gpt2" and data.tokenizer_path is None:
-            found["tokenizer_path"] = default_gpt2()
-        return found
-
-    def __init__(
-        self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
-    ) -> None:
-        super().__init__(config, cache, folder, work)
-        assert isinstance(config.data, DataConfig)  # the configuration of a task on text
-        self.data = config.data
-        if cache is None and self.data.cache is not None:
-            self.cache = Path(self.data.cache)
-        self.corpus = load_corpus(self.data.corpus, self.data.path)
-        self.tokenizer = self._tokenizer()
-        self.streams: dict[str, Stream] = {}
-        self.blocks: dict[str, Blocks] = {}
-        for split in SPLITS:
-            show = self.work(f"reading the {split} text")
-            self.streams[split] = open_stream(self.corpus, self.tokenizer, split, self.cache, show)
-            self.blocks[split] = Blocks(self.streams[split], self.data.context, whole=split != "train")
-            if not len(self.blocks[split]):
-                raise InputError(f"the {split} split of the corpus is empty: give more text")
-
-    def _tokenizer(self) -> Tokenizer:
-        """That of the run, or a new one made from the training text."""
-        if self.folder is not None and (self.folder / "tokenizer.json").exists():
-            return Tokenizer.load(self.folder / "tokenizer.json")
-        if self.data.tokenizer in ("bpe", "word"):
-            self.work(f"learning the tokenizer ({self.data.tokenizer})")(0, 1)
-        return make_tokenizer(self.data, self.corpus, self.needs_mask)
-
-    def model_fields(self) -> dict[str, Any]:
-        """The vocabulary's size, and the id of padding."""
-        return {"vocab_size": self.tokenizer.vocab_size, "pad": Tokenizer.pad}
-
-    def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
-        """Those of the tokenizer."""
-        return self.tokenizer.words(ids)
-
-    def fingerprint(self) -> dict[str, str]:
-        """SHA-256 of each split's text, and of the tokenizer."""
-        return {**self.corpus.sha256, "tokenizer": self.tokenizer.sha256}
-
-    def save(self, folder: Path) -> None:
-        """Write `tokenizer.json`."""
-        self.tokenizer.save(folder / "tokenizer.json")
-
-    def count(self, split: str) -> int:
-        """Number of blocks."""
-        return len(self.blocks[split])
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def make_tokenizer(data: DataConfig, corpus: Corpus, mask: bool) -> Tokenizer:
-    """The tokenizer that the data section asks for; the size of a BPE follows the text where it is not set."""
-    size = data.vocab_size
-    if data.tokenizer == "bpe" and size is None:
-        size = fitting_size(corpus.size("train"))
-    texts = (document.text for document in corpus.splits["train"])
-    return build_tokenizer(data.tokenizer, texts, size, data.tokenizer_path, mask)
+def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy in nats of logits (K,V), summed over the targets (K,) that are not IGNORE."""
+    from torch.nn.functional import cross_entropy
 
-
-def fitting_size(size: int) -> int:
-    """A BPE vocabulary for so many bytes of text: the power of two next to 2 sqrt(bytes), 512 to 16,384."""
-    return int(min(max(2 ** round(math.log2(2 * math.sqrt(max(size, 1)))), 512), 16_384))
+    return cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
 
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:

@@ -1,17 +1,20 @@
 """Guess masked tokens: 15 % of each block, of which 80 % become the mask, 10 % a random token and 10 % stay."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from linnet.data.masking import mask_tokens
 from linnet.data.packing import IGNORE
 from linnet.registry import TASK
-from linnet.tasks.base import Batch, Indices, TextTask, perplexity
+from linnet.tasks.base import Batch, Indices, perplexity, summed_loss, tensors
+from linnet.tasks.text import TextTask
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 @TASK.add("masked_lm")
@@ -35,17 +38,16 @@ class MaskedLM(TextTask):
             )
         select = np.flatnonzero(targets != IGNORE)  # (K,)
         arrays = {"ids": ids, "select": select, "targets": targets.ravel()[select]}
-        batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return batch if real.all() else {**batch, "key_mask": torch.from_numpy(real)}
+        return tensors(arrays if real.all() else {**arrays, "key_mask": real})
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross entropy in nats, summed over the masked tokens."""
         logits = model(batch["ids"], key_mask=batch.get("key_mask"), select=batch["select"])  # (K, V)
-        return cross_entropy(logits.float(), batch["targets"], reduction="sum"), len(batch["targets"])
+        return summed_loss(logits, batch["targets"]), len(batch["targets"])
 
     def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
         """Loss and perplexity by masked token; a perplexity by word has no meaning here."""
         count = int(sums["terms"])
         mean = sums["loss"] / max(count, 1)
         found = {"split": split, "loss": mean, "perplexity": perplexity(mean)}
-        return {**found, "tokens": count, "context": self.config.data.context}
+        return {**found, "tokens": count, "context": self.data.context}

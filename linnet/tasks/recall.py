@@ -1,38 +1,56 @@
 """Multi-query associative recall: the share of keys that are answered by their values, by the number of pairs."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from pydantic import Field, ValidationInfo, field_validator
 
-from linnet.config import RecallConfig, RunConfig
+from linnet.config import Count, DataSettings
 from linnet.data.corpora import SPLITS
 from linnet.data.packing import IGNORE
 from linnet.data.recall import recall_sample
 from linnet.registry import TASK
-from linnet.tasks.base import Batch, Indices, Task, Work
+from linnet.tasks.base import Batch, Indices, Task, summed_loss, tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 EVALUATED = 1000  # samples of the validation and of the test split
 HASHED = 16  # samples of each split by which a run knows its data
+
+
+class RecallData(DataSettings):
+    """Generated samples: their length, the number of ids, and how many pairs they hold."""
+
+    context: Annotated[int, Field(ge=3, le=10**7)] = 128
+    vocab_size: Annotated[int, Field(ge=3, le=10**7)] = 128
+    pairs: Annotated[tuple[Count, ...], Field(min_length=1, strict=False, examples=[(4, 8, 16, 32)])] = (4, 8, 16, 32)
+
+    @field_validator("pairs")
+    @classmethod
+    def _fit(cls, pairs: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        most, context, size = max(pairs), info.data.get("context"), info.data.get("vocab_size")
+        if list(pairs) != sorted(set(pairs)):
+            raise ValueError("the numbers must rise")
+        if context is not None and 3 * most > context:
+            raise ValueError(f"{most} pairs and a question each need data.context = {3 * most}, it is {context}")
+        if size is not None and 2 * most + 1 > size:
+            raise ValueError(f"{most} keys and as many values need data.vocab_size = {2 * most + 1}, it is {size}")
+        return pairs
 
 
 @TASK.add("recall")
 class Recall(Task):
     """A causal model reads pairs, then names the value of each key that comes again; no sample is read twice."""
 
+    Data = RecallData
+    data: RecallData
     output = "causal_lm"
-
-    def __init__(
-        self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
-    ) -> None:
-        super().__init__(config, cache, folder, work)
-        assert isinstance(config.data, RecallConfig)  # the configuration of this task
-        self.data = config.data
 
     def model_fields(self) -> dict[str, Any]:
         """The number of ids."""
@@ -61,12 +79,13 @@ class Recall(Task):
 
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
         """`ids` (B,N), and of the K questions in them `select`, `targets` and the `pairs` of their sample (K,)."""
-        made = [recall_sample((self.config.seed, split, int(sample)), self.data) for sample in samples]
+        seed, sizes = self.config.seed, (self.data.context, self.data.vocab_size, self.data.pairs)
+        made = [recall_sample((seed, split, int(sample)), *sizes) for sample in samples]
         ids, targets = (np.stack(rows) for rows in zip(*made, strict=True))  # (B, N) each
         asked = targets != IGNORE
         pairs = np.broadcast_to(asked.sum(axis=1, keepdims=True), asked.shape)
         arrays = {"ids": ids, "select": np.flatnonzero(asked), "targets": targets[asked], "pairs": pairs[asked]}
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return tensors(arrays)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross entropy in nats, summed over the answers."""
@@ -84,8 +103,7 @@ class Recall(Task):
     def _score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """The summed loss, and whether each answer is right (K,)."""
         logits = model(batch["ids"], select=batch["select"])  # (K, V)
-        loss = cross_entropy(logits.float(), batch["targets"], reduction="sum")
-        return loss, logits.argmax(dim=-1) == batch["targets"]
+        return summed_loss(logits, batch["targets"]), logits.argmax(dim=-1) == batch["targets"]
 
     def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
         """Loss by answer, and accuracy over all answers and by the number of pairs."""

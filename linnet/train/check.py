@@ -1,4 +1,4 @@
-"""What can be said about a run before torch is imported, so that a mistake is told within a moment."""
+"""What can be checked of a run before torch is imported, so that a mistake is reported within a moment."""
 
 import os
 import re
@@ -6,53 +6,38 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from linnet.config import DataConfig, RunConfig, load_recipe, parse_config, short
-from linnet.errors import InputError, LinnetError, unknown
+from linnet.config import RunConfig, load_recipe, parse_config, short
+from linnet.errors import InputError, LinnetError
 from linnet.models.presets import model_config
 from linnet.registry import TASK
 
-FEWEST = {"bpe": 261, "word": 5}  # tokens: four or five that are no text, and each byte
 UNKNOWN_SIZE = 1 << 30  # stands for the vocabulary, which the data decide
 LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # of a process that was killed before it had written anything
 
-# What may change while a run goes on: places, the machine, the length, and how often to evaluate, save and tell.
+# What may change while a run goes on, besides paths: the machine, the length, and how often to evaluate, save and log.
 FREE = {
-    "data": {"path", "tokenizer_path", "cache"},
-    "train": {
-        *("steps", "device", "threads", "eval_every", "save_every", "log_every", "tensorboard"),
-        *("instruments", "instrument_every"),
-    },
+    *("steps", "device", "threads", "eval_every", "save_every", "log_every", "tensorboard"),
+    *("instruments", "instrument_every"),
 }
 
 
 def check_config(config: RunConfig) -> None:
-    """The one-line error for a task or a model that does not exist."""
-    if config.task not in TASK:
-        raise unknown("task", config.task, TASK.names())
+    """Raise if a run cannot be begun with this configuration."""
     model_config({"vocab_size": UNKNOWN_SIZE, **config.model})
+    check_tables(config)
+
+
+def check_tables(config: RunConfig) -> None:
+    """Raise if a table other than [model] is wrong; that one is checked where it is parsed."""
     if config.train.instruments:  # these are known by what they can do, which takes torch
         from linnet.train.watch import check_instruments
 
         check_instruments(config.train.instruments)
-    data = config.data
-    if config.pretrain and getattr(data, "objective", None) != "classify":
+    if config.pretrain and TASK[config.task].denoising(config.data) is None:
         raise InputError(f"pretrain is true: only a task lra/... that classifies has it, not this {config.task}")
     if config.train.pretrain_steps and not config.pretrain:
         raise InputError(f"train.pretrain_steps is {config.train.pretrain_steps}: it goes with pretrain = true only")
-    if not isinstance(data, DataConfig):
-        return  # no text
-    if data.tokenizer in ("bytes", "gpt2") and data.vocab_size is not None:
-        raise InputError(f"data.vocab_size is {data.vocab_size}: the tokenizer {data.tokenizer!r} has its own size")
-    if data.corpus == "stdlib" and data.path is not None:
-        raise InputError(f"data.path is {short(data.path)}: data.corpus 'stdlib' has none; 'text' reads your own")
-    if data.tokenizer != "gpt2" and data.tokenizer_path is not None:
-        raise InputError(f"data.tokenizer_path is {short(data.tokenizer_path)}: only data.tokenizer 'gpt2' reads files")
-    fewest = FEWEST.get(data.tokenizer, 0)
-    if data.vocab_size is not None and data.vocab_size < fewest:
-        name = data.tokenizer
-        raise InputError(f"data.vocab_size is {data.vocab_size}: the tokenizer {name!r} needs at least {fewest}")
-    if data.corpus == "text" and data.path is None:
-        raise InputError("data.path is missing: name your text, as in --set data.path=my.txt")
+    config.data.check()
 
 
 def check_out(out: Path) -> None:
@@ -71,12 +56,12 @@ def check_out(out: Path) -> None:
 
 
 def run_config(folder: Path) -> RunConfig:
-    """The configuration of a run; a folder that is no run is a one-line error."""
+    """The configuration of a run, its [model] table not yet parsed; a folder that is no run is a one-line error."""
     if not (folder / "config.toml").is_file():
         what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
         raise InputError(f"{folder} {what}")
     config = load_recipe(folder / "config.toml")
-    check_config(config)
+    check_tables(config)
     return config
 
 
@@ -84,7 +69,7 @@ def settings(config: RunConfig) -> dict[str, Any]:
     """All that decides the numbers of a run, by dotted key; the model is one table, without the name of its preset."""
     model = {key: value for key, value in config.model.items() if key != "preset"}
     flat: dict[str, Any] = {"task": config.task, "seed": config.seed, "pretrain": config.pretrain, "model": model}
-    for section, free in FREE.items():
+    for section, free in (("data", set(config.data.paths())), ("train", FREE)):
         table = getattr(config, section).model_dump(mode="json", exclude=free)
         flat |= {f"{section}.{key}": value for key, value in table.items()}
     return flat
@@ -117,7 +102,8 @@ def difference(begun: RunConfig, planned: RunConfig, also: Iterable[str] = ("ste
     for key in now:
         if then[key] != now[key]:
             return f"{key} is {short(now[key])}, not {short(then[key])}"
-    same = model_config({**begun.model, **planned.model}) == model_config(begun.model)
+    fields = {key: value for key, value in begun.model.items() if key != "options"}  # those follow from the layers
+    same = model_config({**fields, **planned.model}) == model_config(begun.model)
     return None if same else "the model is another"
 
 

@@ -14,16 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linnet.config import RunConfig, TrainConfig
-from linnet.errors import InputError
+from linnet.config import RunConfig
 from linnet.models.backbone import Model
 from linnet.models.loading import load_weights
 from linnet.storage import Checkpoint, prune, save_checkpoint, to_keep
 from linnet.tasks.base import Batch, Task, to_device
-from linnet.train.guard import NonFiniteError, Stop, bad_gradient, bad_place, bad_tensors, deterministic
+from linnet.train.device import deterministic, pick_device, precision, prepare_model
+from linnet.train.finite import NonFiniteError, bad_gradient, bad_place, bad_tensors
 from linnet.train.log import RunLog
 from linnet.train.optim import finish_gradients, layer_norms, load_optimizer, make_optimizer, optimizer_tensors
 from linnet.train.schedule import first_beta, learning_rate
+from linnet.train.signals import Stop
 from linnet.train.watch import Watch
 
 
@@ -44,23 +45,10 @@ class Position:
 
 
 class Trainer:
-    """Trains `model` on `task` and saves in `folder/checkpoints`, where `state` goes beside the position.
+    """Trains `model` on `task` and saves in `folder/checkpoints`, where `state` goes beside the position."""
 
-    `rank` and `world` number the processes that share one run: each reads its own part of every update.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        task: Task,
-        model: Model,
-        folder: Path,
-        state: dict[str, Any],
-        rank: int = 0,
-        world: int = 1,
-    ) -> None:
+    def __init__(self, config: RunConfig, task: Task, model: Model, folder: Path, state: dict[str, Any]) -> None:
         self.config, self.train, self.task, self.state = config, config.train, task, state
-        self.rank, self.world = rank, world
         self.checkpoints = folder / "checkpoints"
         self.device = pick_device(config.train)
         self.model, self.forward = prepare_model(model, config.train, self.device)
@@ -68,6 +56,7 @@ class Trainer:
         names = config.train.instruments
         self.watch = Watch(names, task, self.device) if names else None
         self.at = Position()
+        self.stop = Stop()
         self._saved: int | None = None
         self._clock = 0.0  # seconds of updates since the last record
         self._loading = 0.0  # of which batches were waited for
@@ -82,13 +71,13 @@ class Trainer:
         self._saved = self.at.step
 
     def run(self, log: RunLog) -> Stop:
-        """Train to the end, or to the end of the step in which a signal comes; either way the state is saved."""
-        with Stop() as stop, deterministic(self.device):
+        """Train to the end, or until a signal comes; either way the state after the last whole update is saved."""
+        with self.stop as stop, deterministic(self.device):
             self.model.train()
             while True:
                 evaluated = self._due(self.train.eval_every) and self.at.evaluated != self.at.step
                 if evaluated:
-                    evaluated = self._evaluate(log, stop)
+                    evaluated = self._evaluate(log)
                 best = evaluated and self.at.best_step == self.at.step
                 wanted = best or bool(stop) or self._due(self.train.save_every)
                 if self.at.step and (evaluated or self._saved != self.at.step) and wanted:
@@ -96,8 +85,8 @@ class Trainer:
                     self._save()
                 if stop or self.at.step >= self.train.steps:
                     return stop
-                self._timed_update(log)
-                if self.watch is not None and self._due(self.train.instrument_every):
+                done = self._timed_update(log)
+                if done and self.watch is not None and self._due(self.train.instrument_every):
                     self._measure(log, self.watch)
 
     @property
@@ -110,10 +99,13 @@ class Trainer:
         step = self.at.step
         return step == self.train.steps or bool(every and step and step % every == 0)
 
-    def _timed_update(self, log: RunLog) -> None:
-        """An update, its time and its record."""
+    def _timed_update(self, log: RunLog) -> bool:
+        """An update, its time and its record; False if a signal came in between."""
         start, before = time.perf_counter(), self.at.tokens
-        rate, norm = self._update()
+        done = self._update()
+        if done is None:
+            return False
+        rate, norm = done
         seconds, tokens = time.perf_counter() - start, self.at.tokens - before
         self._clock += seconds
         if self._cold is None:
@@ -122,16 +114,22 @@ class Trainer:
             self._read += tokens
         warm = self._clock - self._cold
         self._record(log, rate, norm, self._read / warm if self._read else tokens / seconds)
+        return True
 
-    def _update(self) -> tuple[float, float]:
-        """One update, its loss the mean over all terms of its micro-batches; returns rate and norm of the gradients."""
+    def _update(self) -> tuple[float, float] | None:
+        """One update, its loss the mean over all terms of its micro-batches; returns rate and norm of the gradients.
+
+        An update may take long. If a signal comes in between, its gradients are dropped and None is returned: the
+        resumed run computes all of it again, to the same bits.
+        """
         train, step = self.train, self.at.step + 1
         self.optimizer.zero_grad(set_to_none=True)
         loss, terms, tokens = 0.0, 0, 0
         for micro in range(train.accumulate):
-            number = ((step - 1) * train.accumulate + micro) * self.world + self.rank
-            part, count, size = self._accumulate(number, step)
-            loss, terms, tokens = loss + part, terms + count, tokens + size
+            found = self._accumulate((step - 1) * train.accumulate + micro, step)
+            if found is None:
+                return None
+            loss, terms, tokens = loss + found[0], terms + found[1], tokens + found[2]
         layers = layer_norms(self.model, max(terms, 1))
         norm = finish_gradients(self.model, max(terms, 1), train.clip, train.clip_value)
         if not math.isfinite(norm):
@@ -141,7 +139,7 @@ class Trainer:
             group["lr"], group["betas"] = rate, (first_beta(train, step), train.betas[1])
         self.optimizer.step()
         self.at.step = step
-        self.at.tokens += tokens * self.world
+        self.at.tokens += tokens
         self.at.loss += loss
         self.at.terms += terms
         self._add_norms([norm, *layers])
@@ -154,13 +152,18 @@ class Trainer:
         at.norms = [a + b for a, b in zip(at.norms or [0.0] * len(norms), norms, strict=True)]
         at.squares = [a + b * b for a, b in zip(at.squares or [0.0] * len(norms), norms, strict=True)]
 
-    def _accumulate(self, number: int, step: int) -> tuple[float, int, int]:
-        """Add the gradients of one micro-batch; returns its summed loss, the terms in it, and its tokens."""
+    def _accumulate(self, number: int, step: int) -> tuple[float, int, int] | None:
+        """Add the gradients of one micro-batch; returns its summed loss, the terms in it, and its tokens.
+
+        None: a signal came before the last part of it.
+        """
         start = time.perf_counter()
         parts = self.task.parts(to_device(self.task.train_batch(number), self.device))
         self._loading += time.perf_counter() - start
         loss, terms, tokens = 0.0, 0, 0
         for i, part in enumerate(parts):
+            if self.stop:
+                return None
             more, count = self._add(part, seed_of(self.config.seed, number, *([i] if i else [])), step)
             loss, terms = loss + more, terms + count
             tokens += int(part["key_mask"].sum()) if "key_mask" in part else part["ids"].numel()
@@ -203,12 +206,12 @@ class Trainer:
         record = {"step": self.at.step, "split": "instruments", **watch.read(self.model)}
         log.instruments(record, time.perf_counter() - start)
 
-    def _evaluate(self, log: RunLog, stop: Stop) -> bool:
+    def _evaluate(self, log: RunLog) -> bool:
         """Measure on the validation split and note the best; False if a signal came in between."""
         start = time.perf_counter()
         with precision(self.train, self.device):
             metrics = self.task.evaluate(
-                self.forward, "valid", self.train.eval_batches, self.device, stop=lambda: bool(stop)
+                self.forward, "valid", self.train.eval_batches, self.device, stop=lambda: bool(self.stop)
             )
         if metrics is None:
             return False
@@ -230,25 +233,6 @@ class Trainer:
         save_checkpoint(self.checkpoints, self.at.step, weights, moments, {**self.state, "position": asdict(self.at)})
         prune(self.checkpoints, to_keep(self.checkpoints, self.at.step, self.at.best_step))
         self._saved = self.at.step
-
-
-def prepare_model(model: Model, train: TrainConfig, device: torch.device) -> tuple[Model, nn.Module]:
-    """The model that owns the weights, and the one to call: the one place where a model is moved and wrapped."""
-    model = model.to(device)
-    return model, torch.compile(model) if train.compile else model  # type: ignore[return-value]
-
-
-def pick_device(train: TrainConfig) -> torch.device:
-    """The device that the configuration asks for; "auto" takes a GPU where there is one."""
-    if train.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("train.device is 'cuda': torch finds no GPU here; 'cpu' or 'auto' are allowed")
-    gpu = train.device != "cpu" and torch.cuda.is_available()
-    return torch.device("cuda" if gpu else "cpu")
-
-
-def precision(train: TrainConfig, device: torch.device) -> torch.autocast:
-    """Autocast to bfloat16 where the configuration asks for it; the weights stay float32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=train.precision == "bfloat16")
 
 
 def seed_of(*numbers: int) -> int:

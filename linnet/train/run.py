@@ -1,24 +1,26 @@
-"""A run from outside: checked, started, resumed and evaluated, in a folder that holds all of it."""
+"""A run from outside: checked, started, resumed and evaluated, in a folder that holds all of it.
 
-import os
-import platform
+A `Run` is resolved once. Whoever has one, or the `Outcome` that carries it, can train and evaluate without parsing,
+building or preparing anything a second time.
+"""
+
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from linnet import __version__
 from linnet.config import RunConfig, dump_config, short
 from linnet.data.corpora import SPLITS
 from linnet.errors import InputError, LinnetError, unknown
 from linnet.models.backbone import Model
-from linnet.models.loading import check_saved, load_run, load_weights
-from linnet.models.presets import model_config
+from linnet.models.config import ModelConfig
+from linnet.models.loading import check_saved, load_weights, saved_checkpoint
+from linnet.models.presets import is_resolved, model_config
 from linnet.registry import TASK
 from linnet.screen import Screen
 from linnet.storage import (
@@ -33,14 +35,228 @@ from linnet.storage import (
     write_text,
 )
 from linnet.tasks.base import Task
-from linnet.train.check import check_config, check_data, check_out, check_settings, difference, run_config, settings
-from linnet.train.log import RunLog, tensorboard
-from linnet.train.loop import Position, Trainer, pick_device, precision, seed_of
+from linnet.train.check import check_data, check_out, check_settings, check_tables, difference, run_config
+from linnet.train.device import pick_device, precision
+from linnet.train.environment import check_machine, checkpoint_state, compare_state, environment
+from linnet.train.log import RunLog
+from linnet.train.loop import Position, Trainer, seed_of
+from linnet.train.pretraining import pretrain_length, pretraining_config, take_over
 
 FEW = 10  # generated samples of a dry run
 
 
-class Outcome(NamedTuple):
+class Run:
+    """One run: its configuration, its task with the data, and its model, each made when first needed and then kept.
+
+    `cache` keeps data that take long to prepare, in place of the folder that the configuration names.
+    """
+
+    def __init__(self, config: RunConfig, folder: Path | None, screen: Screen, cache: Path | None = None) -> None:
+        self.given, self.screen, self.cache = config, screen, cache
+        self._folder = folder
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is kept; a dry run has no folder."""
+        assert self._folder is not None
+        return self._folder
+
+    @cached_property
+    def task(self) -> Task:
+        """The task, with its data prepared."""
+        if self.given.train.threads:
+            torch.set_num_threads(self.given.train.threads)
+        try:
+            made: Task = TASK[self.given.task](self.given, self.cache, self._folder, self.screen.work)
+        finally:
+            self.screen.close()
+        return made
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """Hashes of the data."""
+        return self.task.fingerprint()
+
+    @cached_property
+    def model_config(self) -> ModelConfig:
+        """Every field of the model: as configured, or else as the data decide. A resolved table needs no data."""
+        table = self.given.model
+        return model_config(table if is_resolved(table) else {**self.task.model_fields(), **table})
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The configuration with every field of the model, as config.toml has it."""
+        chosen = {"preset": self.given.model["preset"]} if "preset" in self.given.model else {}
+        table = {**chosen, **self.model_config.model_dump(mode="json", exclude_none=True)}
+        return self.given.model_copy(update={"model": table})
+
+    @cached_property
+    def parameters(self) -> int:
+        """Trainable numbers, shared ones counted once, of a model without memory: a mechanism refuses here."""
+        with torch.device("meta"), _NoNumbers():
+            model = Model(self.model_config)
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    @cached_property
+    def model(self) -> Model:
+        """The model, as the seed begins it until it is trained or loaded."""
+        torch.manual_seed(seed_of(self.given.seed, -1))
+        return Model(self.model_config)
+
+    def check(self) -> None:
+        """Prepare the data, and raise if the model does not fit them or cannot be built."""
+        self.task.check_model(self.model_config)
+        _ = self.parameters
+
+    def start(self) -> "Outcome":
+        """Train from the beginning, in a new or empty folder."""
+        folder = self.folder
+        check_tables(self.given)
+        check_out(folder)
+        check_machine(self.given)
+        self.check()
+        _ = self.model  # before anything is written, since it may be too large for the memory
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LinnetError(f"cannot write {folder}: {error.strerror}") from None
+        with RunLock(folder):
+            check_out(folder)  # another process may have been faster
+            clean(folder)
+            write_text(folder / "config.toml", dump_config(self.config))
+            self._describe()
+            return self._train()
+
+    def resume(self) -> "Outcome":
+        """Go on from the newest valid checkpoint, or begin if there is none; a finished run is only read."""
+        folder = self.folder
+        done = self._finished()
+        if done is not None:
+            return done
+        check_machine(self.given)
+        with RunLock(folder):
+            clean(folder)
+            clean(folder / "checkpoints")
+            self.check()
+            if not steps(folder / "checkpoints") or not (folder / "environment.json").exists():  # it begins anew
+                self._describe()
+            return self._train()
+
+    def load(self, checkpoint: str = "last") -> Model:
+        """The model with the weights of a checkpoint: "last", "best" or the number of a step."""
+        step = checkpoint_step(self.folder, checkpoint)
+        saved = saved_checkpoint(self.folder, step, self.given.task, self.model_config, self.screen.warn)
+        if "settings" in saved.state:
+            check_settings(self.folder, saved.state, self.config)
+        check_data(self.folder, saved.state.get("data", {}), self.fingerprint)
+        load_weights(self.model, saved.model, saved.path)
+        return self.model
+
+    def evaluate(self, split: str, checkpoint: str = "last") -> dict[str, Any]:
+        """The metrics of a checkpoint on a whole split."""
+        if split not in SPLITS:
+            raise unknown("split", split, SPLITS)
+        train, device = self.given.train, pick_device(self.given.train)
+        model = self.load(checkpoint).to(device)
+        self.task.check_model(self.model_config)
+        try:
+            with precision(train, device):
+                show = self.screen.work(f"evaluating on the {split} split")
+                metrics = self.task.evaluate(model, split, 0, device, show)
+        finally:
+            self.screen.close()
+        assert metrics is not None  # nothing stops it in between
+        return metrics
+
+    def _describe(self) -> None:
+        """Write what belongs to a run besides its configuration and its checkpoints."""
+        self.task.save(self.folder)
+        write_json(self.folder / "environment.json", environment(self.config, self.task, self.fingerprint))
+
+    def _train(self) -> "Outcome":
+        """Train in a locked folder from where it stands."""
+        start, folder, config, screen = time.perf_counter(), self.folder, self.config, self.screen
+        checkpoint = newest_checkpoint(folder / "checkpoints", screen.warn)
+        if checkpoint is None and steps(folder / "checkpoints"):
+            raise LinnetError(f"{folder}: no checkpoint is whole; start anew in another folder")
+        if checkpoint is None and config.pretrain:
+            before = self._pretrain()
+            if before.signal:
+                return replace(before, folder=folder, pretraining=True, run=self)
+        trainer = Trainer(config, self.task, self.model, folder, checkpoint_state(config, self.fingerprint))
+        if checkpoint is not None:
+            check_settings(folder, checkpoint.state, config)
+            check_saved(folder, checkpoint, config.task, self.model_config, screen.warn)
+            check_data(folder, checkpoint.state["data"], trainer.state["data"])
+            compare_state(checkpoint.state, trainer.state, screen)
+            trainer.restore(checkpoint)
+            if trainer.at.best_step not in (None, *steps(folder / "checkpoints")):
+                gone = f"the checkpoint of the best evaluation so far, step {trainer.at.best_step}, is not here"
+                screen.warn(f"{folder}: {gone}: put it back, or there is no best until a better one")
+            screen.say(f"{folder} is at step {trainer.at.step} of {config.train.steps}")
+        else:
+            screen.say(f"{folder}: {self.parameters:,} parameters on {trainer.device}")
+        for line in trainer.watch.refusals(trainer.model) if trainer.watch else ():
+            screen.warn(line)
+        log = RunLog(folder, config.train, trainer.at.step, trainer.at.evaluated, screen)
+        try:
+            stop = trainer.run(log)
+        finally:
+            log.close()
+        return self._outcome(trainer.at, 0 if trainer.finished else stop.signal, start)
+
+    def _pretrain(self) -> "Outcome":
+        """Train the run inside this one that denoises and take over what it learned, unless a signal stops it."""
+        planned, folder = pretraining_config(self.config), self.folder / "pretrain"
+        if (folder / "config.toml").exists():
+            run = open_run(folder, self.screen)
+            changed = difference(run.given, planned)
+            if changed:
+                raise InputError(f"{folder} was begun otherwise, now {changed}: put it back, or start a new run")
+            outcome = run.resume()
+        else:
+            outcome = start_run(planned, folder, self.screen)
+        if not outcome.signal:
+            take_over(self.model, folder, self.screen.warn)
+        return outcome
+
+    def _finished(self) -> "Outcome | None":
+        """The outcome of a run that is at its end, read without its data; None if it is not."""
+        start, folder, config = time.perf_counter(), self.folder, self.given
+        newest = max(steps(folder / "checkpoints"), default=0)
+        if newest < config.train.steps:
+            return None
+        try:
+            checkpoint = read_checkpoint(folder / f"checkpoints/step-{newest}", optimizer=False)
+        except CheckpointError:
+            return None  # training goes on from an older one, and says why
+        at = Position(**checkpoint.state["position"])
+        if at.evaluated != at.step:
+            return None
+        if "settings" in checkpoint.state:
+            check_settings(folder, checkpoint.state, config)
+        check_saved(folder, checkpoint, config.task, self.model_config, self.screen.warn)
+        self.screen.say(f"{folder} is at step {at.step} of {config.train.steps} and finished")
+        return self._outcome(at, 0, start)
+
+    def _outcome(self, at: Position, signal: int, start: float) -> "Outcome":
+        """Where a run stands, and the last evaluation of it."""
+        evaluations = _evaluations(self.folder)
+        return Outcome(
+            folder=self.folder,
+            step=at.step,
+            steps=self.given.train.steps,
+            tokens=at.tokens,
+            parameters=self.parameters,
+            signal=signal,
+            seconds=round(time.perf_counter() - start, 3),
+            valid=evaluations[-1] if evaluations else None,
+            run=self,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
     """What a run came to: `signal` is the one that stopped it, 0 if it went to the end."""
 
     folder: Path
@@ -52,67 +268,32 @@ class Outcome(NamedTuple):
     seconds: float
     valid: dict[str, Any] | None  # the last evaluation
     pretraining: bool = False  # it was stopped there: all of this is about that part
+    run: Run = field(kw_only=True, compare=False, repr=False)  # to evaluate it without preparing its data again
+
+    def summary(self) -> dict[str, Any]:
+        """The outcome as plain values."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "run"}
+        return {**values, "folder": str(self.folder)}
+
+
+def open_run(folder: str | Path, screen: Screen) -> Run:
+    """The run in a folder, to be resumed, loaded or evaluated."""
+    return Run(run_config(Path(folder)), Path(folder), screen)
 
 
 def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
     """Train from the beginning, in the new or empty folder `out`."""
-    out = Path(out)
-    check_config(config)
-    check_out(out)
-    _check_machine(config)
-    task, config = prepare(_absolute(config), None, screen)
-    model = _new_model(config)  # first, since it may be too large for the memory
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LinnetError(f"cannot write {out}: {error.strerror}") from None
-    with RunLock(out):
-        check_out(out)  # another process may have been faster
-        clean(out)
-        write_text(out / "config.toml", dump_config(config))
-        task.save(out)
-        write_json(out / "environment.json", environment(config, task))
-        return _train(config, task, model, out, screen)
+    return Run(_absolute(config), Path(out), screen).start()
 
 
 def resume_run(folder: str | Path, screen: Screen) -> Outcome:
     """Go on from the newest valid checkpoint, or from the beginning if there is none; a finished run is only read."""
-    folder = Path(folder)
-    config = run_config(folder)
-    done = _finished(folder, config, screen)
-    if done is not None:
-        return done
-    _check_machine(config)
-    with RunLock(folder):
-        clean(folder)
-        clean(folder / "checkpoints")
-        task, config = prepare(config, folder, screen)
-        if not steps(folder / "checkpoints") or not (folder / "environment.json").exists():  # it begins anew
-            task.save(folder)
-            write_json(folder / "environment.json", environment(config, task))
-        return _train(config, task, _new_model(config), folder, screen)
+    return open_run(folder, screen).resume()
 
 
 def evaluate_run(folder: str | Path, split: str, screen: Screen, checkpoint: str = "last") -> dict[str, Any]:
     """The metrics of one of a run's checkpoints on a whole split."""
-    folder = Path(folder)
-    config = run_config(folder)
-    if split not in SPLITS:
-        raise unknown("split", split, SPLITS)
-    model, state = load_run(folder, checkpoint_step(folder, checkpoint), screen.warn)
-    if "settings" in state:
-        check_settings(folder, state, config)
-    task, config = prepare(config, folder, screen)
-    check_data(folder, state.get("data", {}), task.fingerprint())
-    device = pick_device(config.train)
-    model = model.to(device)
-    try:
-        with precision(config.train, device):
-            metrics = task.evaluate(model, split, 0, device, screen.work(f"evaluating on the {split} split"))
-    finally:
-        screen.close()
-    assert metrics is not None  # nothing stops it in between
-    return metrics
+    return open_run(folder, screen).evaluate(split, checkpoint)
 
 
 def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
@@ -120,40 +301,22 @@ def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
 
     Of data that are yet to be generated, which may take long, a few samples stand for all.
     """
-    check_config(config)
-    _check_machine(config)
+    check_tables(config)
+    check_machine(config)
     made, data, train = TASK[config.task].generated(config.data), config.data, config.train
     few = data.model_copy(update={"count": min(FEW, sum(made.values()))}) if made else data
     with TemporaryDirectory() as cache:
-        task, config = prepare(config.model_copy(update={"data": few}), None, screen, Path(cache))
-        samples = made or {split: task.count(split) for split in SPLITS}
+        run = Run(config.model_copy(update={"data": few}), None, screen, Path(cache))
+        run.check()
+        samples = made or {split: run.task.count(split) for split in SPLITS}
     drawn = (train.steps + pretrain_length(config)) * train.batch * train.accumulate
     return {
-        "config": config.model_copy(update={"data": data}).model_dump(mode="json", exclude_none=True),
-        "parameters": count_parameters(_on_meta(config)),
+        "config": run.config.model_copy(update={"data": data}).model_dump(mode="json", exclude_none=True),
+        "parameters": run.parameters,
         "samples": samples,
         "drawn": drawn,
-        "tokens": drawn * data.context,
+        "tokens": drawn * run.task.data.context,
     }
-
-
-def prepare(
-    config: RunConfig, folder: Path | None, screen: Screen, cache: Path | None = None
-) -> tuple[Task, RunConfig]:
-    """The task with its data, and the configuration with every field of the model."""
-    if config.train.threads:
-        torch.set_num_threads(config.train.threads)
-    try:
-        task: Task = TASK[config.task](config, cache=cache, folder=folder, work=screen.work)
-    finally:
-        screen.close()
-    model = model_config({**task.model_fields(), **config.model})
-    task.check_model(model)
-    chosen = {"preset": config.model["preset"]} if "preset" in config.model else {}
-    table = {**chosen, **model.model_dump(mode="json", exclude_none=True)}
-    config = config.model_copy(update={"model": table})
-    _on_meta(config)
-    return task, config
 
 
 def checkpoint_step(folder: Path, which: str) -> int | None:
@@ -183,7 +346,7 @@ def _evaluations(folder: Path) -> list[dict[str, Any]]:
 
 def _absolute(config: RunConfig) -> RunConfig:
     """Paths from the root, those of LINNET_DATA too, so that the run can go on from anywhere."""
-    paths: dict[str, Any] = {name: getattr(config.data, name, None) for name in ("path", "tokenizer_path", "cache")}
+    paths: dict[str, Any] = {name: getattr(config.data, name) for name in config.data.paths()}
     paths |= TASK[config.task].places(config.data)
     full = {name: str(Path(path).absolute()) for name, path in paths.items() if path is not None}
     return config.model_copy(update={"data": config.data.model_copy(update=full)})
@@ -196,169 +359,3 @@ class _NoNumbers(TorchFunctionMode):
         if func in (torch.Tensor.normal_, torch.Tensor.uniform_):
             return args[0]
         return func(*args, **(kwargs or {}))
-
-
-def _on_meta(config: RunConfig) -> Model:
-    """The model without its numbers: a mechanism refuses here what it cannot do."""
-    with torch.device("meta"), _NoNumbers():
-        return Model(model_config(config.model))
-
-
-def _new_model(config: RunConfig) -> Model:
-    """The model as its seed begins it."""
-    torch.manual_seed(seed_of(config.seed, -1))
-    return Model(model_config(config.model))
-
-
-def _check_machine(config: RunConfig) -> None:
-    """The one-line error for what is configured and not here."""
-    pick_device(config.train)
-    if config.train.tensorboard:
-        tensorboard()
-
-
-def _train(config: RunConfig, task: Task, model: Model, folder: Path, screen: Screen) -> Outcome:
-    """Train in a locked folder from where it stands."""
-    start = time.perf_counter()
-    checkpoint = newest_checkpoint(folder / "checkpoints", screen.warn)
-    if checkpoint is None and steps(folder / "checkpoints"):
-        raise LinnetError(f"{folder}: no checkpoint is whole; start anew in another folder")
-    if checkpoint is None and config.pretrain:
-        before = pretrain(model, config, folder / "pretrain", screen)
-        if before.signal:
-            return before._replace(folder=folder, pretraining=True)
-    trainer = Trainer(config, task, model, folder, _state(config, task))
-    if checkpoint is not None:
-        check_settings(folder, checkpoint.state, config)
-        check_saved(folder, checkpoint, config.task, model.config, screen.warn)
-        check_data(folder, checkpoint.state["data"], trainer.state["data"])
-        _compare(checkpoint.state, trainer.state, screen)
-        trainer.restore(checkpoint)
-        if trainer.at.best_step not in (None, *steps(folder / "checkpoints")):
-            gone = f"the checkpoint of the best evaluation so far, step {trainer.at.best_step}, is not here"
-            screen.warn(f"{folder}: {gone}: put it back, or there is no best until a better one")
-        screen.say(f"{folder} is at step {trainer.at.step} of {config.train.steps}")
-    else:
-        screen.say(f"{folder}: {count_parameters(model):,} parameters on {trainer.device}")
-    for line in trainer.watch.refusals(trainer.model) if trainer.watch else ():
-        screen.warn(line)
-    log = RunLog(folder, config.train, trainer.at.step, trainer.at.evaluated, screen)
-    try:
-        stop = trainer.run(log)
-    finally:
-        log.close()
-    return _outcome(folder, config, trainer.at, 0 if trainer.finished else stop.signal, start)
-
-
-def pretrain(model: Model, config: RunConfig, folder: Path, screen: Screen) -> Outcome:
-    """Denoise the task's own training sequences, as a run of its own inside the run, and take over what it learned.
-
-    All of it goes into `model` but the output, which is another; nothing, if a signal stops it before its end.
-    """
-    length = pretrain_length(config)
-    changes = {"steps": length, "warmup": min(config.train.warmup, length), "pretrain_steps": 0}
-    train = config.train.model_copy(update=changes)
-    update = {"train": train, "data": config.data.model_copy(update={"objective": "denoise"}), "pretrain": False}
-    planned = config.model_copy(update={**update, "model": {**config.model, "output": "masked_lm"}})
-    if (folder / "config.toml").exists():
-        changed = difference(run_config(folder), planned)
-        if changed:
-            raise InputError(f"{folder} was begun otherwise, now {changed}: put it back, or start a new run")
-        outcome = resume_run(folder, screen)
-    else:
-        outcome = start_run(planned, folder, screen)
-    if not outcome.signal:
-        learned = load_run(folder, None, screen.warn)[0].state_dict()
-        kept = {name: tensor for name, tensor in learned.items() if not name.startswith("output.")}
-        load_weights(model, {**model.state_dict(), **kept}, folder)
-    return outcome
-
-
-def pretrain_length(config: RunConfig) -> int:
-    """Updates of pretraining, as many as those of the task itself where nothing is said."""
-    return (config.train.pretrain_steps or config.train.steps) if config.pretrain else 0
-
-
-def _finished(folder: Path, config: RunConfig, screen: Screen) -> Outcome | None:
-    """What a run that is at its end came to, read without changing or needing anything else; None if it is not."""
-    start = time.perf_counter()
-    newest = max(steps(folder / "checkpoints"), default=0)
-    if newest < config.train.steps:
-        return None
-    try:
-        checkpoint = read_checkpoint(folder / f"checkpoints/step-{newest}", optimizer=False)
-    except CheckpointError:
-        return None  # training goes on from an older one, and says why
-    at = Position(**checkpoint.state["position"])
-    if at.evaluated != at.step:
-        return None
-    if "settings" in checkpoint.state:
-        check_settings(folder, checkpoint.state, config)
-    check_saved(folder, checkpoint, config.task, model_config(config.model), screen.warn)
-    screen.say(f"{folder} is at step {at.step} of {config.train.steps} and finished")
-    return _outcome(folder, config, at, 0, start)
-
-
-def _outcome(folder: Path, config: RunConfig, at: Position, signal: int, start: float) -> Outcome:
-    """Where a run stands, and the last evaluation of it."""
-    evaluations = _evaluations(folder)
-    return Outcome(
-        folder=folder,
-        step=at.step,
-        steps=config.train.steps,
-        tokens=at.tokens,
-        parameters=count_parameters(_on_meta(config)),
-        signal=signal,
-        seconds=round(time.perf_counter() - start, 3),
-        valid=evaluations[-1] if evaluations else None,
-    )
-
-
-def _state(config: RunConfig, task: Task) -> dict[str, Any]:
-    """What a checkpoint holds besides weights and position, for `resume` to compare."""
-    return {
-        "versions": versions(),
-        "threads": torch.get_num_threads(),
-        "device": pick_device(config.train).type,
-        "data": task.fingerprint(),
-        "settings": settings(config),
-    }
-
-
-def _compare(before: Mapping[str, Any], now: Mapping[str, Any], screen: Screen) -> None:
-    """Warn where the bits of a run may come out differently."""
-    then = before["versions"]
-    differing = [f"{k} {then.get(k)} then, {v} now" for k, v in now["versions"].items() if then.get(k) != v]
-    differing += [f"{k} {before.get(k)} then, {now[k]} now" for k in ("threads", "device") if before.get(k) != now[k]]
-    if differing:
-        screen.warn(f"the last bits may differ from an uninterrupted run: {'; '.join(differing)}")
-
-
-def versions() -> dict[str, str]:
-    """What the bits of a run depend on besides its configuration and data."""
-    return {
-        "linnet": __version__,
-        "torch": torch.__version__,
-        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-    }
-
-
-def environment(config: RunConfig, task: Task) -> dict[str, Any]:
-    """Where and on what a run was begun."""
-    return {
-        **versions(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": str(pick_device(config.train)),
-        "data": task.fingerprint(),
-        "samples": {split: task.count(split) for split in SPLITS},
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def count_parameters(model: Model) -> int:
-    """Trainable numbers, shared ones counted once."""
-    return sum(parameter.numel() for parameter in model.parameters())

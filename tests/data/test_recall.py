@@ -5,68 +5,67 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.config import RecallConfig
 from linnet.data.corpora import SPLITS
 from linnet.data.masking import IGNORE
 from linnet.data.recall import BLANK, recall_sample
 
-SMALL = RecallConfig(context=40, vocab_size=41, pairs=(2, 5, 13))
+SMALL = {"context": 40, "vocab_size": 41, "pairs": (2, 5, 13)}
 
 
 @st.composite
-def configs(draw) -> RecallConfig:
+def sizes(draw) -> dict[str, object]:
     """Any that is allowed, up to the edges: no place to spare, no key to spare."""
     pairs = sorted(draw(st.sets(st.integers(1, 12), min_size=1, max_size=3)))
     context = draw(st.integers(max(3, 3 * pairs[-1]), 60))
-    return RecallConfig(context=context, vocab_size=draw(st.integers(2 * pairs[-1] + 1, 60)), pairs=pairs)
+    return {"context": context, "vocab_size": draw(st.integers(2 * pairs[-1] + 1, 60)), "pairs": pairs}
 
 
-@given(data=configs(), seed=st.integers(0, 2**63 - 1), split=st.sampled_from(SPLITS), sample=st.integers(0, 10**9))
+@given(data=sizes(), seed=st.integers(0, 2**63 - 1), split=st.sampled_from(SPLITS), sample=st.integers(0, 10**9))
 def test_pairs_then_each_key_once_more_with_its_value_as_the_answer(data, seed, split, sample):
-    ids, targets = recall_sample((seed, split, sample), data)
+    ids, targets = recall_sample((seed, split, sample), **data)
     asked = np.flatnonzero(targets != IGNORE)
     P = len(asked)
     keys, values = ids[: 2 * P : 2], ids[1 : 2 * P : 2]
-    most = (data.vocab_size - 1) // 2
-    assert P in data.pairs
-    assert ids.shape == targets.shape == (data.context,)
+    most = (data["vocab_size"] - 1) // 2
+    assert P in data["pairs"]
+    assert ids.shape == targets.shape == (data["context"],)
     assert len(set(keys)) == P
     assert keys.min() >= 1
     assert keys.max() <= most < values.min()
-    assert values.max() < data.vocab_size
+    assert values.max() < data["vocab_size"]
     assert asked.min() >= 2 * P
     assert sorted(ids[asked]) == sorted(keys)
     memory = dict(zip(keys, values, strict=True))
     assert [memory[key] for key in ids[asked]] == list(targets[asked])
-    rest = np.setdiff1d(np.arange(2 * P, data.context), asked)
+    rest = np.setdiff1d(np.arange(2 * P, data["context"]), asked)
     assert (ids[rest] == BLANK).all()
 
 
 def test_a_sample_is_a_function_of_seed_split_and_number():
     key = (3, "train", 17)
-    first, again = recall_sample(key, SMALL), recall_sample(key, SMALL)
+    first, again = recall_sample(key, **SMALL), recall_sample(key, **SMALL)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     for other in ((4, "train", 17), (3, "valid", 17), (3, "train", 18)):
-        assert not np.array_equal(recall_sample(other, SMALL)[0], first[0])
+        assert not np.array_equal(recall_sample(other, **SMALL)[0], first[0])
 
 
 def test_the_bits_stay_as_they_are():
     """A committed result is of these samples: another generator needs another name."""
-    ids, targets = recall_sample((0, "test", 0), RecallConfig(context=10, vocab_size=9, pairs=(2,)))
+    ids, targets = recall_sample((0, "test", 0), context=10, vocab_size=9, pairs=(2,))
     assert ids.tolist() == [3, 7, 2, 7, 3, 0, 0, 2, 0, 0]
     assert targets.tolist() == [-100, -100, -100, -100, 7, -100, -100, 7, -100, -100]
 
 
 def test_no_sample_of_one_split_is_in_another():
-    rows = {split: {recall_sample((0, split, i), SMALL)[0].tobytes() for i in range(1500)} for split in SPLITS}
+    rows = {split: {recall_sample((0, split, i), **SMALL)[0].tobytes() for i in range(1500)} for split in SPLITS}
     assert [len(found) for found in rows.values()] == [1500] * 3
     assert len(set.union(*rows.values())) == 4500
 
 
 def test_numbers_of_pairs_keys_values_and_orders_are_drawn_evenly():
-    samples = [recall_sample((1, "train", i), SMALL) for i in range(3000)]
+    samples = [recall_sample((1, "train", i), **SMALL) for i in range(3000)]
     counts = np.array([(targets != IGNORE).sum() for _, targets in samples])
-    assert [(counts == P).mean() for P in SMALL.pairs] == pytest.approx([1 / 3] * 3, abs=0.03)
+    assert [(counts == P).mean() for P in SMALL["pairs"]] == pytest.approx([1 / 3] * 3, abs=0.03)
     of_five = [(ids, targets) for ids, targets in samples if (targets != IGNORE).sum() == 5]
     keys = np.bincount(np.concatenate([ids[:10:2] for ids, _ in of_five]), minlength=21)[1:]
     values = np.bincount(np.concatenate([ids[1:10:2] for ids, _ in of_five]), minlength=41)[21:]
@@ -78,7 +77,7 @@ def test_numbers_of_pairs_keys_values_and_orders_are_drawn_evenly():
 
 def test_early_places_are_asked_more_often():
     """With one question, place k after the pair is asked with probability proportional to 1/k."""
-    data = RecallConfig(context=8, vocab_size=3, pairs=(1,))
-    places = [int(np.flatnonzero(recall_sample((0, "train", i), data)[1] != IGNORE)[0]) - 2 for i in range(6000)]
+    data = {"context": 8, "vocab_size": 3, "pairs": (1,)}
+    places = [int(np.flatnonzero(recall_sample((0, "train", i), **data)[1] != IGNORE)[0]) - 2 for i in range(6000)]
     weights = 1 / np.arange(1, 7)
     assert np.bincount(places, minlength=6) / 6000 == pytest.approx(weights / weights.sum(), abs=0.02)

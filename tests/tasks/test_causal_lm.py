@@ -11,7 +11,7 @@ from linnet.config import parse_config
 from linnet.errors import InputError
 from linnet.models.presets import preset
 from linnet.registry import TASK
-from linnet.tasks.base import fitting_size, make_tokenizer
+from linnet.tasks.text import fitting_size, make_tokenizer
 
 
 class Guess(nn.Module):

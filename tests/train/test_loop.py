@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from linnet.config import RunConfig
 from linnet.models.backbone import Model
-from linnet.models.presets import model_config
 from linnet.screen import Screen
 from linnet.storage import read_checkpoint, read_metrics, steps
-from linnet.train.guard import NonFiniteError
+from linnet.train.finite import NonFiniteError
 from linnet.train.log import RunLog
 from linnet.train.loop import Trainer
-from linnet.train.run import prepare, resume_run, start_run
+from linnet.train.run import Run, resume_run, start_run
 
 TASKS = ("causal_lm", "masked_lm", "recall")
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
@@ -36,6 +36,12 @@ def content(folder: Path) -> dict[str, bytes]:
     """All that must not depend on where a run was stopped."""
     paths = [path for step in steps(folder / "checkpoints") for path in (folder / f"checkpoints/step-{step}").iterdir()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in [*paths, folder / "metrics.jsonl"]}
+
+
+def trainer_of(settings: RunConfig) -> Trainer:
+    """What trains a run, without a folder."""
+    run = Run(settings, None, Screen(quiet=True))
+    return Trainer(run.config, run.task, run.model, Path("unused"), {})
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -138,9 +144,7 @@ def test_accumulation_equals_one_large_batch(config):
     for batch, accumulate in ((6, 1), (2, 3), (1, 6)):
         still = {"dropout": 0.0, "options": {"diag": {"dropout": 0.0}}}
         settings = config("masked_lm", batch=batch, accumulate=accumulate, model=still)
-        task, settings = prepare(settings, None, Screen(quiet=True))
-        torch.manual_seed(0)
-        trainer = Trainer(settings, task, Model(model_config(settings.model)), Path("unused"), {})
+        trainer = trainer_of(settings)
         trainer._update()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()]))
     assert float(gradients[0].norm()) > 0.1
@@ -153,9 +157,8 @@ def test_updates_of_one_cycle_are_those_of_torch(config):
     still = {"dropout": 0.0, "options": {"diag": {"dropout": 0.0}}}
     cycle = {"schedule": "one_cycle", "lr": 0.01, "warmup_lr": 4e-4, "min_lr": 4e-8, "betas": (0.95, 0.999)}
     steps = {"steps": 8, "warmup": 3, "accumulate": 1, "peak_beta1": 0.85, "clip_value": 0.01, "clip": 0.0, "eps": 1e-3}
-    task, settings = prepare(config("masked_lm", model=still, **cycle, **steps), None, Screen(quiet=True))
-    torch.manual_seed(0)
-    trainer = Trainer(settings, task, Model(model_config(settings.model)), Path("unused"), {})
+    trainer = trainer_of(config("masked_lm", model=still, **cycle, **steps))
+    task, settings = trainer.task, trainer.config
     twin = Model(trainer.model.config)
     twin.load_state_dict(trainer.model.state_dict())
     optimizer = torch.optim.AdamW(twin.parameters(), eps=1e-3, weight_decay=settings.train.weight_decay)
@@ -171,21 +174,6 @@ def test_updates_of_one_cycle_are_those_of_torch(config):
             schedule.step()
     for mine, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
-
-
-def test_processes_share_the_data_of_an_update(config):
-    """Two processes read what one with twice the accumulation reads."""
-    task, settings = prepare(config(batch=2, accumulate=4), None, Screen(quiet=True))
-    model = Model(model_config(settings.model))
-    seen: dict[int, list[int]] = {}
-    for world in (1, 2):
-        dealt = settings.model_copy(update={"train": settings.train.model_copy(update={"accumulate": 4 // world})})
-        for rank in range(world):
-            trainer = Trainer(dealt, task, model, Path("unused"), {}, rank, world)
-            trainer._accumulate = lambda number, step, w=world: (seen.setdefault(w, []).append(number), (0.0, 0, 0))[1]
-            with pytest.raises(RuntimeError):  # no gradient has come of this
-                trainer._update()
-    assert sorted(seen[2]) == sorted(seen[1]) == [0, 1, 2, 3]
 
 
 def test_the_last_two_and_the_best_are_kept(config, tmp_path):
@@ -223,18 +211,16 @@ def test_a_bad_loss_stops_at_its_step_and_names_the_place(value, config, tmp_pat
     assert content(tmp_path / "run") == content(tmp_path / "whole")
 
 
-def test_a_bad_activation_is_named(config, tmp_path, monkeypatch):
-    task, settings = prepare(config(), None, Screen(quiet=True))
-    trainer = Trainer(settings, task, Model(model_config(settings.model)), tmp_path, {})
+def test_a_bad_activation_is_named(config):
+    trainer = trainer_of(config())
     leave = trainer.model.blocks[0].ffn.leave
     leave.register_forward_hook(lambda module, args, output: output / 0.0)
     with pytest.raises(NonFiniteError, match=r"step 1: .*first in the output of blocks\.0\.ffn\.leave"):
         trainer._update()
 
 
-def test_a_bad_gradient_is_named_and_changes_nothing(config, tmp_path):
-    task, settings = prepare(config(), None, Screen(quiet=True))
-    trainer = Trainer(settings, task, Model(model_config(settings.model)), tmp_path, {})
+def test_a_bad_gradient_is_named_and_changes_nothing(config):
+    trainer = trainer_of(config())
     weight = trainer.model.blocks[0].ffn.leave.weight
     weight.register_hook(lambda gradient: gradient * float("nan"))
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]

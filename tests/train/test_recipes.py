@@ -10,7 +10,7 @@ from linnet.train.run import dry_run
 TEXT = "A line of real words , with a comma .\n\nAnother line : it says 17 things .\n" * 60
 
 
-ARENA = {  # what a recipe of the arena needs here besides its own data
+LRA = {  # what a recipe of LRA needs here besides its own data
     "lra/listops": ["data.count=20"],
     "lra/pathfinder": ["data.count=10"],
 }
@@ -33,11 +33,11 @@ def test_every_recipe_builds(name, data, data_dir, tmp_path):
     if name == "lra/retrieval":
         for split in ("train", "eval", "test"):
             (data / f"new_aan_pairs.{split}.tsv").write_text("1\ta\tb\tone text\tanother\n")
-    elif name.startswith("lra/") and name not in ARENA:
+    elif name.startswith("lra/") and name not in LRA:
         data_dir({"text": "imdb", "image": "cifar10-gray", "retrieval_small": "aan-small"}[name[4:]])
     path = {"wikitext": str(data), "text": str(data / "my.txt")}.get(getattr(config.data, "corpus", "none"))
     path = str(data) if name == "lra/retrieval" else path
-    sets = [*([f"data.path={path}"] if path else []), *ARENA.get(name, [])]
+    sets = [*([f"data.path={path}"] if path else []), *LRA.get(name, [])]
     plan = dry_run(load_recipe(name, sets), Screen(quiet=True))
     assert plan["parameters"] > 0
     assert plan["tokens"] > 0
@@ -79,7 +79,7 @@ def test_the_smoke_run_is_what_it_is_said_to_be():
         ("image", 1024, 256, 1e-4, 175),
     ],
 )
-def test_the_arena_is_set_up_as_in_the_paper(name, context, batch, lr, warmup):
+def test_lra_is_set_up_as_in_the_paper(name, context, batch, lr, warmup):
     config = load_recipe(f"lra/{name}")
     train = config.train
     assert (config.task, config.data.context, config.data.rules) == (f"lra/{name}", context, "lra")

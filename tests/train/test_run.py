@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,7 @@ def test_a_finished_run_stays_as_it_is(config, tmp_path):
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock"]
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
     again = resume_run(tmp_path / "run", QUIET)
-    assert again._replace(seconds=0.0) == outcome._replace(seconds=0.0)
+    assert replace(again, seconds=0.0) == replace(outcome, seconds=0.0)
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino) for path in files} == before
 
 
@@ -323,7 +324,7 @@ def test_what_a_killed_start_leaves_is_no_run(config, tmp_path):
 def test_other_versions_and_threads_are_told(config, tmp_path, monkeypatch):
     start_run(config(steps=2), tmp_path / "run", QUIET)
     edit(tmp_path / "run", "steps = 2", "steps = 3")
-    monkeypatch.setattr("linnet.train.run.versions", lambda: {"linnet": "0", "torch": "9.9", "machine": "m"})
+    monkeypatch.setattr("linnet.train.environment.versions", lambda: {"linnet": "0", "torch": "9.9", "machine": "m"})
     screen = Listening()
     resume_run(tmp_path / "run", screen)
     assert len(screen.warnings) == 1

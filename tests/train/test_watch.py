@@ -128,11 +128,11 @@ def test_it_costs_little(tmp_path):
     """Of a small model at the default interval, less than a twentieth of the time."""
     from linnet.config import load_recipe
     from linnet.train.loop import Trainer
-    from linnet.train.run import Model, model_config, prepare
+    from linnet.train.run import Run
 
     recipe = load_recipe("smoke", ["train.instruments=['entropy', 'temperature', 'spectral_gap']"])
-    task, recipe = prepare(recipe, None, QUIET, tmp_path)
-    trainer = Trainer(recipe, task, Model(model_config(recipe.model)), tmp_path, {})
+    run = Run(recipe, None, QUIET, tmp_path)
+    trainer = Trainer(run.config, run.task, run.model, tmp_path, {})
 
     def cost(work):
         work()

@@ -4,34 +4,53 @@ The same sequences can be denoised instead: a share of their tokens is masked an
 `pretrain = true` begins.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from pydantic import Field
 
-from linnet.config import ArenaConfig, RunConfig
+from linnet.config import Count, DataSettings, Place, RunConfig
 from linnet.data.lra.sequences import Sequences, digest, even
 from linnet.data.masking import IGNORE, mask_tokens
 from linnet.data.packing import batch_indices
 from linnet.errors import InputError
-from linnet.models.config import ModelConfig
-from linnet.tasks.base import EVALUATION, Batch, Indices, Sums, Task, Work, perplexity
+from linnet.tasks.base import EVALUATION, Batch, Indices, Sums, Task, Work, perplexity, summed_loss, tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from linnet.models.config import ModelConfig
 
 PAD = 0
 ROWS = 4  # of a batch that are computed at once
 MASKED = 0.15  # share of the tokens that are guessed when a sequence is denoised
 
 
-class ArenaTask(Task):
+class LraData(DataSettings):
+    """Where the data are or which to generate, and by which rules."""
+
+    context: Annotated[int, Field(ge=2, le=10**7)] = 4096
+    path: Place = None
+    cache: Place = None
+    rules: Literal["lra", "skyformer"] = "lra"
+    count: Count | None = None
+    variant: Annotated[int, Field(ge=0, le=10**9)] = 0
+    objective: Literal["classify", "denoise"] = "classify"
+
+
+class LraTask(Task):
     """Sequences of tokens in, one of `classes` out; `tokens` are those that the data use, `vocab_size` the paper's."""
 
+    Data = LraData
+    data: LraData
     output = "classifier"
+    scored = "best"
     classes: ClassVar[int]
     tokens: ClassVar[int]
     vocab_size: ClassVar[int]
@@ -42,12 +61,8 @@ class ArenaTask(Task):
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
     ) -> None:
         super().__init__(config, cache, folder, work)
-        assert isinstance(config.data, ArenaConfig)  # the configuration of these tasks
-        self.data = config.data
         if self.data.count is not None and not self.generated(self.data):
             raise InputError(f"data.count is {self.data.count}: these data are read, and read whole")
-        if cache is None and self.data.cache is not None:
-            self.cache = Path(self.data.cache)
         self.splits = self.read()
         for split, sequences in self.splits.items():
             sequences.check(f"the {split} split", self.classes)
@@ -55,6 +70,11 @@ class ArenaTask(Task):
     @abstractmethod
     def read(self) -> dict[str, Sequences]:
         """The sequences of each split, none longer than `data.context`."""
+
+    @staticmethod
+    def denoising(data: LraData) -> LraData | None:
+        """The same sequences, of which tokens are guessed."""
+        return None if data.objective == "denoise" else data.model_copy(update={"objective": "denoise"})
 
     @staticmethod
     def rank(metrics: Mapping[str, Any]) -> float:
@@ -110,7 +130,7 @@ class ArenaTask(Task):
         ids, real = self.rows(split, samples)
         if self.denoises:
             return self._gaps(ids, real, samples, epochs)
-        return self.tensors(ids, real, self.splits[split].labels[samples])
+        return make_batch(ids, real, self.splits[split].labels[samples])
 
     def sample(self, split: str, count: int) -> Indices:
         """Any `count` samples, the same for every seed: the first of a file may all be of one class."""
@@ -130,16 +150,12 @@ class ArenaTask(Task):
             gaps, found = mask_tokens(ids[row, place], key, self.tokens, self.tokens + 1, special, MASKED)
             ids[row, place], targets[row, place] = gaps, found
         select = np.flatnonzero(targets != IGNORE)
-        batch = self.tensors(ids, real, targets.ravel()[select])
-        return {**batch, "select": torch.from_numpy(select)}
-
-    def tensors(self, ids: Indices, real: NDArray[np.bool_], labels: Indices) -> Batch:
-        """A batch as tensors."""
-        batch = {"ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
-        return batch if real.all() else {**batch, "key_mask": torch.from_numpy(real)}
+        return {**make_batch(ids, real, targets.ravel()[select]), **tensors({"select": select})}
 
     def parts(self, batch: Batch) -> list[Batch]:
         """On a CPU a few rows of like length at once: much of a batch is padding else, and its tensors are large."""
+        import torch
+
         ids, real = batch["ids"], batch.get("key_mask")
         if ids.device.type != "cpu" or len(ids) <= ROWS:
             return [batch]
@@ -150,12 +166,12 @@ class ArenaTask(Task):
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross entropy in nats, summed over the sequences, or over the masked tokens."""
         logits, labels = self._logits(model, batch), batch["labels"]
-        return cross_entropy(logits, labels, reduction="sum"), len(labels)
+        return summed_loss(logits, labels), len(labels)
 
     def measure(self, model: nn.Module, batch: Batch) -> Sums:
         """Also how often each class was taken for each: rows are true classes, columns are answers."""
         logits, labels = self._logits(model, batch), batch["labels"]
-        loss = cross_entropy(logits, labels, reduction="sum")
+        loss = summed_loss(logits, labels)
         if self.denoises:
             return {"loss": float(loss), "terms": len(labels)}
         pairs = labels * self.classes + logits.argmax(dim=-1)
@@ -178,6 +194,12 @@ class ArenaTask(Task):
         return {**found, "confusion": confusion.tolist()} if count == self.count(split) else found
 
 
+def make_batch(ids: Indices, real: NDArray[np.bool_], labels: Indices) -> Batch:
+    """`ids` and `labels` as tensors, and `key_mask` where something is padding."""
+    batch = {"ids": ids, "labels": labels}
+    return tensors(batch if real.all() else {**batch, "key_mask": real})
+
+
 def split_sizes(count: int, held_out: float) -> dict[str, int]:
     """How many of `count` generated samples each split has."""
     blank = Sequences(np.zeros(0, np.int64), np.zeros(count + 1, np.int64), np.zeros(count, np.int64))
@@ -186,12 +208,16 @@ def split_sizes(count: int, held_out: float) -> dict[str, int]:
 
 def _extent(real: Tensor) -> Tensor:
     """Where the last real token of each row, or of each pair of rows, ends: (B,), at least 1."""
+    import torch
+
     ends = (real * torch.arange(1, real.shape[-1] + 1)).flatten(1).amax(dim=1)
     return ends.clamp(min=1)
 
 
 def _part(batch: Batch, rows: Tensor, n: int) -> Batch:
     """These rows of a batch, up to token n, and what is asked about them."""
+    import torch
+
     part, select = {"ids": batch["ids"][rows, ..., :n].contiguous()}, batch.get("select")
     if "key_mask" in batch and not (mask := batch["key_mask"][rows, ..., :n].contiguous()).all():
         part["key_mask"] = mask

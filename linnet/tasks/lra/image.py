@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-from linnet.config import ArenaConfig
 from linnet.data.lra.image import CLASSES, PIXELS, default_path, read_image
 from linnet.data.lra.sequences import Sequences
 from linnet.errors import InputError
 from linnet.registry import TASK
-from linnet.tasks.lra.base import ArenaTask
+from linnet.tasks.lra.base import LraData, LraTask
 
 
 @TASK.add("lra/image")
-class Image(ArenaTask):
+class Image(LraTask):
     """Ten classes; a token is a grey level, black too, except by the rules of "skyformer", where it is padding."""
 
     classes = CLASSES
@@ -20,7 +19,7 @@ class Image(ArenaTask):
     padded = False
 
     @staticmethod
-    def places(data: ArenaConfig) -> dict[str, Path]:
+    def places(data: LraData) -> dict[str, Path]:
         """The pictures in LINNET_DATA."""
         return {} if data.path is not None else {"path": default_path()}
 

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from linnet.config import ArenaConfig
 from linnet.data.lra.listops import END, LONGEST, SYMBOLS, Trees, generate
 from linnet.data.lra.listops_tsv import NAMES, read_tsv
 from linnet.data.lra.sequences import Arrays, Sequences, cached, file_digest
 from linnet.errors import InputError
 from linnet.registry import TASK
-from linnet.tasks.lra.base import ArenaTask, split_sizes
+from linnet.tasks.lra.base import LraData, LraTask, split_sizes
 
 COUNT, HELD_OUT = 100_000, 0.02  # samples, and the share of them for validation, and that for the test
 
 
 @TASK.add("lra/listops")
-class ListOps(ArenaTask):
+class ListOps(LraTask):
     """Ten classes; brackets are tokens, except by the rules of "skyformer", which drop the closing one."""
 
     classes = 10
@@ -27,7 +26,7 @@ class ListOps(ArenaTask):
     vocab_size = 32
 
     @staticmethod
-    def generated(data: ArenaConfig) -> dict[str, int]:
+    def generated(data: LraData) -> dict[str, int]:
         """Those that no path leads to."""
         return {} if data.path is not None else split_sizes(data.count or COUNT, HELD_OUT)
 

@@ -7,20 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from linnet.config import ArenaConfig
 from linnet.data.lra.image import PIXELS, to_sequences
 from linnet.data.lra.pathfinder_files import ABOUT, MISSING, RULES, read_public, read_shards, write_shards
 from linnet.data.lra.sequences import Sequences
 from linnet.data.packing import default_cache
 from linnet.errors import InputError
 from linnet.registry import TASK
-from linnet.tasks.lra.base import ArenaTask, split_sizes
+from linnet.tasks.lra.base import LraData, LraTask, split_sizes
 
 COUNT, HELD_OUT = 200_000, 0.1  # pictures, and the share of them for validation, and that for the test
 
 
 @TASK.add("lra/pathfinder")
-class Pathfinder(ArenaTask):
+class Pathfinder(LraTask):
     """Two classes; a token is a grey level, black too, except by the rules of "skyformer", where it is padding."""
 
     classes = 2
@@ -29,7 +28,7 @@ class Pathfinder(ArenaTask):
     padded = False
 
     @staticmethod
-    def generated(data: ArenaConfig) -> dict[str, int]:
+    def generated(data: LraData) -> dict[str, int]:
         """Those that no path leads to."""
         return {} if data.path is not None else split_sizes(data.count or COUNT, HELD_OUT)
 

@@ -9,10 +9,10 @@ from linnet.data.lra.sequences import Sequences, digest, letter
 from linnet.errors import InputError
 from linnet.registry import TASK
 from linnet.tasks.base import Batch, Indices
-from linnet.tasks.lra.base import ArenaTask
+from linnet.tasks.lra.base import LraTask, make_batch
 
 
-class PairsTask(ArenaTask):
+class PairsTask(LraTask):
     """Two classes; both documents are read by the same model, and a token is a byte."""
 
     output = "two_tower"
@@ -53,7 +53,7 @@ class PairsTask(ArenaTask):
         pairs = self.pairs[split]
         ids, real = pairs.documents.rows(pairs.pairs[samples].ravel(), self.data.context)
         shape = (len(samples), 2, ids.shape[1])
-        return self.tensors(np.ascontiguousarray(ids.reshape(shape)), real.reshape(shape), pairs.labels[samples])
+        return make_batch(np.ascontiguousarray(ids.reshape(shape)), real.reshape(shape), pairs.labels[samples])
 
 
 @TASK.add("lra/retrieval")

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from linnet.config import ArenaConfig
 from linnet.data.lra.retrieval import Pairs, default_path, read_small
 from linnet.registry import TASK
+from linnet.tasks.lra.base import LraData
 from linnet.tasks.lra.retrieval import PairsTask
 
 
@@ -13,7 +13,7 @@ class RetrievalSmall(PairsTask):
     """The same model and task; a result on it is not one of LRA Retrieval."""
 
     @staticmethod
-    def places(data: ArenaConfig) -> dict[str, Path]:
+    def places(data: LraData) -> dict[str, Path]:
         """The papers in LINNET_DATA."""
         return {} if data.path is not None else {"path": default_path()}
 

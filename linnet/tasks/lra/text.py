@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-from linnet.config import ArenaConfig
 from linnet.data.lra.sequences import Sequences, letter
 from linnet.data.lra.text import default_path, read_text
 from linnet.registry import TASK
-from linnet.tasks.lra.base import ArenaTask
+from linnet.tasks.lra.base import LraData, LraTask
 
 
 @TASK.add("lra/text")
-class Text(ArenaTask):
+class Text(LraTask):
     """Two classes; a token is a byte."""
 
     classes = 2
@@ -20,7 +19,7 @@ class Text(ArenaTask):
     validates_on_test = True
 
     @staticmethod
-    def places(data: ArenaConfig) -> dict[str, Path]:
+    def places(data: LraData) -> dict[str, Path]:
         """The reviews in LINNET_DATA."""
         return {} if data.path is not None else {"path": default_path()}
 

@@ -15,13 +15,13 @@ CONTEXT = {"listops": 2000, "text": 64, "image": 1024, "pathfinder": 1024, "retr
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("arena-cache")
+    return tmp_path_factory.mktemp("lra-cache")
 
 
 @pytest.fixture(scope="session")
 def places(tmp_path_factory) -> dict[str, Path | None]:
     """Where the data of each task are; those of ListOps are generated."""
-    root = tmp_path_factory.mktemp("arena")
+    root = tmp_path_factory.mktemp("lra")
     for split in ("train", "test"):
         for kind, word in (("pos", "good"), ("neg", "bad")):
             (root / "text" / split / kind).mkdir(parents=True)

@@ -1,11 +1,6 @@
-"""What stops a run in good order: signals from outside, and numbers that are no longer finite."""
+"""Where a loss, a gradient or a weight stops being finite, for an error that names the place."""
 
-import contextlib
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,50 +11,6 @@ from linnet.errors import LinnetError
 
 class NonFiniteError(LinnetError):
     """A loss, gradient or weight is NaN or infinite; the message names the step and where it was found."""
-
-
-class Stop:
-    """`with Stop() as stop:` SIGTERM and SIGINT set `stop.signal` (0: none came); a second one exits at once."""
-
-    def __init__(self) -> None:
-        self.signal = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Stop":
-        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._catch)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def __bool__(self) -> bool:
-        return self.signal != 0
-
-    def _catch(self, number: int, frame: FrameType | None) -> None:
-        if self.signal:
-            os._exit(128 + number)
-        self.signal = number
-
-
-@contextlib.contextmanager
-def deterministic(device: torch.device) -> Iterator[None]:
-    """On a CPU, use only algorithms whose result does not depend on how threads race."""
-    before = torch.are_deterministic_algorithms_enabled()
-    if before or device.type != "cpu":
-        yield
-        return
-    settings: Any = torch.utils.deterministic
-    fill = settings.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    settings.fill_uninitialized_memory = False  # a debugging aid that costs time
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-        settings.fill_uninitialized_memory = fill
 
 
 def bad_tensors(tensors: Mapping[str, Tensor]) -> list[str]:

@@ -388,7 +388,7 @@ def test_a_model_that_does_not_fit_is_refused(config, preset_name, fields, line)
         TASK["lra/text"](config("text")).check_model(preset(preset_name, **fields))
 
 
-def test_pretraining_is_of_the_arena_only():
+def test_pretraining_is_of_lra_only():
     with pytest.raises(InputError, match=r"only a task lra/\.\.\. that classifies has it, not this causal_lm"):
         check_config(load_recipe("smoke", ["pretrain=true"]))
 

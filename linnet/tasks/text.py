@@ -1,0 +1,122 @@
+"""What the tasks on running text share: a corpus, a tokenizer, and one stream of tokens for each split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from linnet.config import DataSettings, Place, RunConfig, short
+from linnet.data.corpora import SPLITS, Corpus, default_wikitext, load_corpus
+from linnet.data.packing import Blocks, Stream, open_stream
+from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2
+from linnet.errors import InputError
+from linnet.tasks.base import Task, Work
+
+FEWEST = {"bpe": 261, "word": 5}  # tokens: four or five that are no text, and each byte
+
+
+class TextData(DataSettings):
+    """The text, how it becomes tokens, and the length of a sample."""
+
+    corpus: Literal["stdlib", "wikitext", "text"] = "stdlib"
+    path: Place = None
+    tokenizer: Literal["bpe", "bytes", "gpt2", "word"] = "bpe"
+    vocab_size: Annotated[int, Field(ge=2, le=10**7)] | None = None
+    tokenizer_path: Place = None
+    context: Annotated[int, Field(ge=2, le=10**7)] = 256
+    cache: Place = None
+
+    def check(self) -> None:
+        """Raise if the corpus and its path, or the tokenizer and its size or files, do not go together."""
+        if self.tokenizer in ("bytes", "gpt2") and self.vocab_size is not None:
+            raise InputError(f"data.vocab_size is {self.vocab_size}: the tokenizer {self.tokenizer!r} has its own size")
+        if self.corpus == "stdlib" and self.path is not None:
+            raise InputError(f"data.path is {short(self.path)}: data.corpus 'stdlib' has none; 'text' reads your own")
+        if self.tokenizer != "gpt2" and self.tokenizer_path is not None:
+            place = short(self.tokenizer_path)
+            raise InputError(f"data.tokenizer_path is {place}: only data.tokenizer 'gpt2' reads files")
+        fewest = FEWEST.get(self.tokenizer, 0)
+        if self.vocab_size is not None and self.vocab_size < fewest:
+            name = self.tokenizer
+            raise InputError(f"data.vocab_size is {self.vocab_size}: the tokenizer {name!r} needs at least {fewest}")
+        if self.corpus == "text" and self.path is None:
+            raise InputError("data.path is missing: name your text, as in --set data.path=my.txt")
+
+
+class TextTask(Task):
+    """A task on running text: a corpus, a tokenizer, and one stream of tokens for each split, cut in blocks."""
+
+    Data = TextData
+    data: TextData
+    needs_mask: ClassVar[bool] = False
+
+    @staticmethod
+    def places(data: TextData) -> dict[str, Path]:
+        """WikiText-2 and GPT-2's files in LINNET_DATA, where they are asked for."""
+        found = {}
+        if data.corpus == "wikitext" and data.path is None:
+            found["path"] = default_wikitext()
+        if data.tokenizer == "gpt2" and data.tokenizer_path is None:
+            found["tokenizer_path"] = default_gpt2()
+        return found
+
+    def __init__(
+        self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
+    ) -> None:
+        super().__init__(config, cache, folder, work)
+        self.corpus = load_corpus(self.data.corpus, self.data.path)
+        self.tokenizer = self._tokenizer()
+        self.streams: dict[str, Stream] = {}
+        self.blocks: dict[str, Blocks] = {}
+        for split in SPLITS:
+            show = self.work(f"reading the {split} text")
+            self.streams[split] = open_stream(self.corpus, self.tokenizer, split, self.cache, show)
+            self.blocks[split] = Blocks(self.streams[split], self.data.context, whole=split != "train")
+            if not len(self.blocks[split]):
+                raise InputError(f"the {split} split of the corpus is empty: give more text")
+
+    def _tokenizer(self) -> Tokenizer:
+        """That of the run, or a new one made from the training text."""
+        if self.folder is not None and (self.folder / "tokenizer.json").exists():
+            return Tokenizer.load(self.folder / "tokenizer.json")
+        if self.data.tokenizer in ("bpe", "word"):
+            self.work(f"learning the tokenizer ({self.data.tokenizer})")(0, 1)
+        return make_tokenizer(self.data, self.corpus, self.needs_mask)
+
+    def model_fields(self) -> dict[str, Any]:
+        """The vocabulary's size, and the id of padding."""
+        return {"vocab_size": self.tokenizer.vocab_size, "pad": Tokenizer.pad}
+
+    def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
+        """Those of the tokenizer."""
+        return self.tokenizer.words(ids)
+
+    def fingerprint(self) -> dict[str, str]:
+        """SHA-256 of each split's text, and of the tokenizer."""
+        return {**self.corpus.sha256, "tokenizer": self.tokenizer.sha256}
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json`."""
+        self.tokenizer.save(folder / "tokenizer.json")
+
+    def count(self, split: str) -> int:
+        """Number of blocks."""
+        return len(self.blocks[split])
+
+
+def make_tokenizer(data: TextData, corpus: Corpus, mask: bool) -> Tokenizer:
+    """The tokenizer that the data section asks for; the size of a BPE follows the text where it is not set."""
+    size = data.vocab_size
+    if data.tokenizer == "bpe" and size is None:
+        size = fitting_size(corpus.size("train"))
+    texts = (document.text for document in corpus.splits["train"])
+    return build_tokenizer(data.tokenizer, texts, size, data.tokenizer_path, mask)
+
+
+def fitting_size(size: int) -> int:
+    """A BPE vocabulary for so many bytes of text: the power of two next to 2 sqrt(bytes), 512 to 16,384."""
+    return int(min(max(2 ** round(math.log2(2 * math.sqrt(max(size, 1)))), 512), 16_384))

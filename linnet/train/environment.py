@@ -1,0 +1,71 @@
+"""What the bits of a run depend on besides its configuration: versions, machine and data; recorded and compared."""
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from linnet import __version__
+from linnet.config import RunConfig
+from linnet.data.corpora import SPLITS
+from linnet.screen import Screen
+from linnet.tasks.base import Task
+from linnet.train.check import settings
+from linnet.train.device import pick_device
+from linnet.train.log import tensorboard
+
+
+def check_machine(config: RunConfig) -> None:
+    """Raise if the configuration needs something this machine lacks."""
+    pick_device(config.train)
+    if config.train.tensorboard:
+        tensorboard()
+
+
+def versions() -> dict[str, str]:
+    """The versions and the machine that the last bits of a number depend on."""
+    return {
+        "linnet": __version__,
+        "torch": torch.__version__,
+        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+    }
+
+
+def environment(config: RunConfig, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
+    """The content of environment.json: where and on what a run was begun; `data` are the hashes of its data."""
+    return {
+        **versions(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": str(pick_device(config.train)),
+        "data": data,
+        "samples": {split: task.count(split) for split in SPLITS},
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def checkpoint_state(config: RunConfig, data: Mapping[str, str]) -> dict[str, Any]:
+    """What a checkpoint holds besides weights and position, for `resume` to compare."""
+    return {
+        "versions": versions(),
+        "threads": torch.get_num_threads(),
+        "device": pick_device(config.train).type,
+        "data": data,
+        "settings": settings(config),
+    }
+
+
+def compare_state(before: Mapping[str, Any], now: Mapping[str, Any], screen: Screen) -> None:
+    """Warn where the bits of a run may come out differently."""
+    then = before["versions"]
+    differing = [f"{k} {then.get(k)} then, {v} now" for k, v in now["versions"].items() if then.get(k) != v]
+    differing += [f"{k} {before.get(k)} then, {now[k]} now" for k in ("threads", "device") if before.get(k) != now[k]]
+    if differing:
+        screen.warn(f"the last bits may differ from an uninterrupted run: {'; '.join(differing)}")
