@@ -123,13 +123,14 @@ def _write(folder: Path, new_tokens: int, json: bool) -> dict[str, Any]:
     import torch
 
     from linnet.data.tokenizer import TextStream, Tokenizer
+    from linnet.models.generate import Sampling
     from linnet.models.loading import load_model
 
     model, tokenizer = load_model(folder), Tokenizer.load(folder / "tokenizer.json")
     ids = tokenizer.encode(PROMPT)
     text, parts = TextStream(tokenizer, after=ids), [PROMPT]
     start = time.perf_counter()
-    for token in model.stream(torch.tensor([ids]), new_tokens, **DRAW):
+    for token in model.stream(torch.tensor([ids]), new_tokens, Sampling(**DRAW)):
         parts.append(text.push(int(token)))
         if not json:
             print("".join(parts) if len(parts) == 2 else parts[-1], end="", flush=True)

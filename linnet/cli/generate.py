@@ -37,6 +37,7 @@ def command(
     import torch
 
     from linnet.data.tokenizer import TextStream, Tokenizer
+    from linnet.models.generate import Sampling
     from linnet.models.loading import load_model
     from linnet.screen import Screen
     from linnet.train.run import checkpoint_step
@@ -51,7 +52,8 @@ def command(
     start, new = time.perf_counter(), 0
     text = TextStream(tokenizer, after=ids)
     parts, shown = [prompt], 0
-    for token in model.stream(torch.tensor([ids]), max_new_tokens, temperature, top_k, top_p, seed):
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    for token in model.stream(torch.tensor([ids]), max_new_tokens, sampling):
         parts.append(text.push(int(token)) if token < tokenizer.vocab_size else "")  # a model may have spare ids
         new += 1
         if not json:

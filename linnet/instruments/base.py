@@ -145,15 +145,11 @@ def of_weights(weights: Tensor, causal: bool = False) -> View:
     return view
 
 
-def of_mixer(mixer: nn.Module, x: Tensor, name: str = "mixer") -> View:
+def of_mixer(mixer: Mixer, x: Tensor, name: str = "mixer") -> View:
     """A view of a mixer's attention on its input x (B,N,M); the mixer must be in evaluation mode."""
     if mixer.training:
         raise InputError(f"{name} is in training mode, where its weights are random: call eval() first")
     with torch.no_grad():
-        if not isinstance(mixer, Mixer):  # a gated unit has no core: its weights are read as one
-            whole: Tensor = mixer.weights(x)  # type: ignore[operator]
-            B, H, N, _ = whole.shape
-            return View(name, (B, H, N), bool(mixer.causal), lambda start, stop: whole[:, :, start:stop])
         q, k, v = mixer._split(x)
     core = mixer.core
     shape = (q.shape[0], q.shape[1], q.shape[2])

@@ -1,6 +1,6 @@
 """The one model: embedding, positions, blocks and an output, all as its configuration says."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from linnet.errors import InputError, UnsupportedError
 from linnet.models.block import Block, BlockState, create_norm
 from linnet.models.config import ModelConfig
 from linnet.models.dropout import Dropout
-from linnet.models.generate import Generation
+from linnet.models.generate import Sampling, stream
 from linnet.models.outputs import OUTPUTS, Classifier, mean_over
 from linnet.ops.masks import check_mask, layout
 from linnet.ops.positions import learned, sinusoidal
@@ -25,7 +25,7 @@ class ModelState(NamedTuple):
     length: Tensor  # (B,) int64: where the next token stands
 
 
-class Model(Generation):
+class Model(nn.Module):
     """logits (B,N,V) = model(ids (B,N), key_mask=None, segments=None); those of a classifier are (B, classes)."""
 
     blocks: Sequence[Block]
@@ -150,6 +150,30 @@ class Model(Generation):
             x, after = block.step(x, before)
             layers.append(after)
         return self.logits(self.final_norm(x)), ModelState(tuple(layers), state.length + 1)
+
+    def generate(
+        self,
+        ids: Tensor,
+        max_new_tokens: int = 64,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The prompts ids (B,N) and what the model writes after them: (B, N + max_new_tokens).
+
+        `temperature` 0 takes the likeliest token. `top_k` keeps the k likeliest, `top_p` the fewest whose probability
+        reaches p. The same seed gives the same text. `key_mask` (B,N) marks the real tokens of unequal prompts.
+        """
+        new = self.stream(ids, max_new_tokens, Sampling(temperature, top_k, top_p, seed), key_mask)
+        return torch.cat([ids, *(token[:, None].to(ids.dtype) for token in new)], dim=1)
+
+    def stream(
+        self, ids: Tensor, max_new_tokens: int = 64, sampling: Sampling | None = None, key_mask: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """`generate` as an iterator over the new ids, (B,) each, as they are written."""
+        return stream(self, ids, max_new_tokens, sampling or Sampling(), key_mask)
 
     def check_recurrent(self) -> None:
         """The one-line error where there is no state to carry; a mechanism without one raises its own."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from linnet.errors import InputError, LinnetError, UnsupportedError
-from linnet.models.generate import _nucleus, _Sampler
+from linnet.models.generate import Sampling, _nucleus, _Sampler
 
 
 def in_parallel(model, ids, new):
@@ -65,7 +65,7 @@ def test_the_seed_decides(tiny):
 def test_the_stream_gives_the_same_tokens_one_by_one(tiny):
     model, ids = tiny("transnormer_t2_lm"), torch.randint(61, (2, 5), dtype=torch.int32)
     written = model.generate(ids, max_new_tokens=10, seed=3)
-    streamed = list(model.stream(ids, max_new_tokens=10, seed=3))
+    streamed = list(model.stream(ids, max_new_tokens=10, sampling=Sampling(seed=3)))
     assert written.dtype == torch.int32
     assert [token.shape for token in streamed] == [(2,)] * 10
     assert torch.equal(torch.stack(streamed, dim=1), written[:, 5:].long())
@@ -110,7 +110,7 @@ def test_samples_follow_the_distribution(tiny, limits):
 
 
 def test_top_k_keeps_k_of_equal_tokens():
-    sampler = _Sampler(1.0, 2, None, seed=0, device=torch.device("cpu"))
+    sampler = _Sampler(Sampling(top_k=2), torch.device("cpu"))
     assert len(sampler(torch.zeros(1000, 7)).unique()) == 2
     best_and_one = torch.tensor([[1.0, 1.0, 9.0, 1.0]]).expand(50_000, 4)
     drawn = sampler(best_and_one).unique()
@@ -167,7 +167,9 @@ def test_bad_arguments(tiny, arguments, message):
 
 def test_bad_arguments_are_told_before_the_first_token_is_asked_for(tiny):
     with pytest.raises(InputError, match="top_k"):
-        tiny("transnormer_t2_lm").stream(PROMPT, top_k=0)
+        Sampling(top_k=0)
+    with pytest.raises(InputError, match="max_new_tokens"):
+        tiny("transnormer_t2_lm").stream(PROMPT, max_new_tokens=-1)
 
 
 def test_models_that_cannot_write_say_so(tiny):
