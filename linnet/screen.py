@@ -1,17 +1,74 @@
-"""Progress and messages on standard error: a bar on a terminal, plain lines elsewhere."""
+"""Progress and messages on standard error: a bar on a terminal, plain lines elsewhere.
 
+Output is never a reason to stop a run. A reader that has gone away (`linnet train ... 2>&1 | head`), a terminal that
+was closed and a full disk cost the output, not the training, and do not change its exit code.
+"""
+
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any, Literal, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
+
+Name = Literal["stderr", "stdout"]
+
+
+def _stream(name: Name) -> Any:
+    """The standard stream, also where rich has put a proxy in its place; None if it was closed before the start."""
+    found = getattr(sys, name)
+    return getattr(found, "rich_proxied_file", found)
+
+
+@contextmanager
+def forgiving(name: Name) -> Iterator[None]:
+    """Write what is printed inside; after a failure, this and all later output of the stream is discarded."""
+    try:
+        yield
+        if _stream(name) is not None:
+            _stream(name).flush()
+    except (OSError, ValueError):  # a ValueError: the stream has been closed
+        # What is still in the buffer would fail again at exit, and set the exit code.
+        with suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, _stream(name).fileno())
+            os.close(null)
+
+
+class Output:
+    """A standard stream as a file that never fails."""
+
+    def __init__(self, name: Name) -> None:
+        self.name = name
+
+    def write(self, text: str) -> int:
+        """Write at once, or discard."""
+        with forgiving(self.name):
+            if _stream(self.name) is not None:
+                _stream(self.name).write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing: `write` has done it."""
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return _stream(self.name) is not None and bool(_stream(self.name).isatty())
+
+    @property
+    def encoding(self) -> str:
+        """That of the stream."""
+        return getattr(_stream(self.name), "encoding", None) or "utf-8"
 
 
 class Screen:
     """Progress on standard error: a bar on a terminal, plain lines elsewhere, nothing when `quiet`."""
 
     def __init__(self, quiet: bool = False) -> None:
-        console = Console(stderr=True, highlight=False)
+        self.output = Output("stderr")
+        console = Console(file=cast(IO[str], self.output), highlight=False)
         self.quiet = quiet
         terminal = console.is_terminal and not quiet
         self.bar = Progress(*self.columns(), console=console, transient=True) if terminal else None
@@ -56,4 +113,4 @@ class Screen:
         if self.bar is not None:
             self.bar.console.print(text, markup=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr, flush=True)
+            self.output.write(f"{text}\n")

@@ -3,6 +3,7 @@
 To add a command, write `linnet/cli/<name>.py` with a function `command` and add the name to COMMANDS.
 """
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -90,10 +91,23 @@ def _lacks_memory(error: Exception) -> bool:
 
 
 def _fail(message: str, code: int) -> int:
-    print("linnet:", " ".join(message.split()), file=sys.stderr)
+    from linnet.screen import forgiving
+
+    with forgiving("stderr"):
+        print("linnet:", " ".join(message.split()), file=sys.stderr)
     return code
+
+
+def _fill_standard_descriptors() -> None:
+    """Open those that were closed (`2>&-`), so that no file of a run gets their number and what is written to them."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def main() -> None:
     """Entry point of the `linnet` script."""
+    _fill_standard_descriptors()
     sys.exit(run(sys.argv[1:]))

@@ -25,8 +25,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print
 def command(recipe: Recipe, out: Out = None, sets: Sets = None, dry_run: DryRun = False, json: Json = False) -> None:
     """Train a model by a recipe.
 
-    The folder of the run gets its configuration, tokenizer, metrics and checkpoints. Ctrl-C or SIGTERM ends the
-    step, saves, and exits with 130 or 143; a second one exits at once. `linnet resume` goes on from there.
+    The folder of the run gets its configuration, tokenizer, metrics and checkpoints. Ctrl-C, SIGTERM and SIGHUP (a
+    closed terminal) drop an unfinished update, save, and exit with 130, 143 or 129; a second Ctrl-C or SIGTERM exits
+    at once. `linnet resume` goes on from there.
 
     \b
     Examples:
@@ -54,13 +55,17 @@ def command(recipe: Recipe, out: Out = None, sets: Sets = None, dry_run: DryRun 
 
 def tell_outcome(outcome: "Outcome", json: bool) -> None:
     """Print what a run came to; if a signal stopped it, exit with the code for that."""
-    if json:
-        print_json(outcome.summary())
-    elif outcome.signal:
-        part = " of pretraining" if outcome.pretraining else ""
-        print(f"stopped at step {outcome.step} of {outcome.steps}{part} and saved: linnet resume {outcome.folder}")
-    else:
-        print(f"finished: {outcome.step} steps, {outcome.tokens:,} tokens, {outcome.seconds:.0f} s: {outcome.folder}")
+    from linnet.screen import forgiving
+
+    with forgiving("stdout"):  # the exit code is that of the training, whoever reads along
+        if json:
+            print_json(outcome.summary())
+        elif outcome.signal:
+            part = " of pretraining" if outcome.pretraining else ""
+            print(f"stopped at step {outcome.step} of {outcome.steps}{part} and saved: linnet resume {outcome.folder}")
+        else:
+            done = f"{outcome.step} steps, {outcome.tokens:,} tokens, {outcome.seconds:.0f} s"
+            print(f"finished: {done}: {outcome.folder}")
     if outcome.signal:
         raise typer.Exit(128 + outcome.signal)
 

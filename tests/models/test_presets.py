@@ -8,7 +8,7 @@ import torch
 
 import linnet
 from linnet.errors import InputError
-from linnet.models.presets import SYSTEMS, create_model, list_models, model_config, preset
+from linnet.models.presets import SYSTEMS, create_model, is_resolved, list_models, model_config, preset
 
 COUNTS = {
     "transnormer_t1_lm": 155_988_156,
@@ -110,6 +110,37 @@ def test_overrides_replace_fields_and_extend_options():
     assert config.layers == ("norm", "diag+norm")
     assert config.options == {"diag": {"kind": "rela", "block": 32}, "norm": {"phi": "elu"}}
     assert model_config({"preset": "transnormer_t1_lm_small", **fields}) == config
+
+
+@pytest.mark.parametrize("ending", ["lm", "lm_small", "roberta", "roberta_small", "lra", "lra_small"])
+def test_a_mechanism_has_the_options_of_its_own_preset_wherever_layers_name_it(ending):
+    """Every preset of a kind and size, with the layers of every mechanism that has a preset there."""
+    systems = {name.removesuffix(f"_{ending}") for name in list_models() if name.endswith(f"_{ending}")}
+    mechanisms = {"vanilla" if name == "softmax" else name: name for name in linnet.list_attention()}
+    asked = {system: mechanisms[system] for system in systems & set(mechanisms)}
+    assert len(asked) >= 11
+    for system in systems:
+        for other, mechanism in asked.items():
+            found = preset(f"{system}_{ending}", layers=["elu", f"elu+{mechanism}"]).options.get(mechanism, {})
+            own = preset(f"transnormer_t1_{ending}").options if system == "transnormer_t1" else {}  # it has its own
+            assert found == own.get(mechanism, preset(f"{other}_{ending}").options.get(mechanism, {})), (system, other)
+
+
+def test_softmax_among_other_layers_has_its_dropout_unless_it_is_set():
+    layers = ["elu"] * 6 + ["softmax"] * 6
+    assert preset("elu_roberta", layers=layers).options == {"softmax": {"dropout": 0.1}}
+    none = {"softmax": {"dropout": 0.0}}
+    assert preset("elu_roberta", layers=layers, options=none).options == none
+    assert preset("elu_lra", layers=["cosformer"], max_length=77).options == {"cosformer": {"max_length": 77}}
+
+
+def test_the_table_of_a_run_keeps_its_meaning():
+    """A run of version 0.1 whose layers had lost the options of their mechanism goes on without them."""
+    table = preset("elu_roberta", layers=["softmax"]).model_dump(mode="json", exclude_none=True)
+    assert is_resolved(table)
+    old = {"preset": "elu_roberta", **table, "options": {}}
+    assert model_config(old).options == {}
+    assert not is_resolved({key: value for key, value in old.items() if key != "options"})
 
 
 def test_what_is_built_for_a_length_is_built_for_that_of_the_model():

@@ -13,10 +13,14 @@ import pytest
 import torch
 
 from linnet.cli.app import run as linnet
-from linnet.config import RunConfig, dump_config, load_recipe
+from linnet.config import RunConfig, dump_config, load_recipe, parse_section
 from linnet.errors import InputError, LinnetError
+from linnet.models import presets
+from linnet.models.backbone import Model
+from linnet.models.config import ModelConfig
 from linnet.screen import Screen
 from linnet.storage import RunLock, files, read_checkpoint, read_metrics, save_checkpoint, steps
+from linnet.tasks.text import TextTask
 from linnet.train.run import _absolute, checkpoint_step, dry_run, evaluate_run, resume_run, start_run
 
 QUIET = Screen(quiet=True)
@@ -85,6 +89,47 @@ def test_a_relative_path_leads_there_from_anywhere(config, tmp_path, monkeypatch
     start_run(config(steps=2, save_every=1).model_copy(update={"data": data}), "run", QUIET)
     monkeypatch.chdir("/")
     assert resume_run(tmp_path / "run", QUIET).step == 2
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_run_is_parsed_built_and_prepared_once(config, tmp_path, monkeypatch, resumed):
+    """Trained and then evaluated on two splits by two checkpoints: one parse, one model on meta, one real one."""
+    if resumed:
+        start_run(config(steps=2), tmp_path / "run", QUIET)
+        edit(tmp_path / "run", "steps = 2", "steps = 6")
+    done: list[str] = []
+    build, prepare, parse = Model.__init__, TextTask.__init__, parse_section
+
+    def built(self, settings):
+        build(self, settings)
+        done.append("meta" if next(self.parameters()).is_meta else "real")
+
+    def prepared(self, *arguments):
+        done.append("data")
+        prepare(self, *arguments)
+
+    def parsed(cls, *arguments):
+        done.extend(["parse"] if cls is ModelConfig else [])
+        return parse(cls, *arguments)
+
+    monkeypatch.setattr(Model, "__init__", built)
+    monkeypatch.setattr(TextTask, "__init__", prepared)
+    monkeypatch.setattr(presets, "parse_section", parsed)
+    outcome = resume_run(tmp_path / "run", QUIET) if resumed else start_run(config(), tmp_path / "run", QUIET)
+    found = [outcome.run.evaluate("valid", "best"), outcome.run.evaluate("test"), outcome.run.evaluate("valid")]
+    assert sorted(done) == ["data", "meta", "parse", "real"]
+    monkeypatch.undo()
+    which = (("valid", "best"), ("test", "last"), ("valid", "last"))
+    assert found == [evaluate_run(tmp_path / "run", split, QUIET, checkpoint) for split, checkpoint in which]
+
+
+def test_a_finished_run_is_evaluated_with_one_preparation(config, tmp_path, monkeypatch):
+    first = start_run(config(), tmp_path / "run", QUIET).run.evaluate("test", "best")
+    prepared, prepare = [], TextTask.__init__
+    monkeypatch.setattr(TextTask, "__init__", lambda *given: prepared.append(1) or prepare(*given))
+    run = resume_run(tmp_path / "run", QUIET).run
+    assert prepared == []
+    assert [run.evaluate("test", "best"), run.evaluate("valid")["split"], len(prepared)] == [first, "valid", 1]
 
 
 def test_a_dry_run_writes_nothing(config, tmp_path, monkeypatch):

@@ -35,7 +35,7 @@ def wait_for(condition, process: "subprocess.Popen[str]") -> None:
     pytest.fail("nothing happened in 30 s")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_step_saves_and_exits_with_its_code(number, recipe, tmp_path):
     path, folder = recipe(steps=100_000, save_every=0, eval_every=0, log_every=1), tmp_path / "run"
     command = [sys.executable, "-m", "linnet", "train", path, "--out", str(folder)]
@@ -51,6 +51,36 @@ def test_a_signal_ends_the_step_saves_and_exits_with_its_code(number, recipe, tm
     assert f"stopped at step {step} of 100000 and saved: linnet resume {folder}" in out
     assert read_metrics(folder / "metrics.jsonl")[-1]["step"] == step
     assert read_checkpoint(folder / f"checkpoints/step-{step}").state["position"]["step"] == step
+
+
+def test_a_stop_does_not_wait_for_the_rest_of_an_update(recipe, tmp_path, last):
+    """The second update would take half a minute; it is dropped, and the resumed run has the bits of a whole one."""
+    program = """
+import sys, time
+from linnet.cli.app import run
+from linnet.train.loop import Trainer
+accumulate = Trainer._accumulate
+def slow(trainer, number, step):
+    if step == 2:
+        print("in the update", flush=True)
+        time.sleep(0.5)
+    return accumulate(trainer, number, step)
+Trainer._accumulate = slow
+sys.exit(run(sys.argv[1:]))
+"""
+    path, folder = recipe(steps=3, accumulate=60, eval_every=0, save_every=0, log_every=1), tmp_path / "run"
+    command = [sys.executable, "-c", program, "train", path, "--out", str(folder), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "in the update\n"
+    process.send_signal(signal.SIGTERM)
+    start = time.perf_counter()
+    assert process.wait(timeout=30) == 143
+    assert time.perf_counter() - start < 5
+    process.stdout.close()
+    assert steps(folder / "checkpoints") == [1]
+    assert linnet(["resume", str(folder), "--json"]) == 0
+    assert linnet(["train", path, "--out", str(tmp_path / "whole"), "--json"]) == 0
+    assert last(folder) == last(tmp_path / "whole")
 
 
 def test_a_second_signal_exits_at_once(recipe, tmp_path):
@@ -76,6 +106,29 @@ sys.exit(run(sys.argv[1:]))
     assert process.wait(timeout=5) == 143
     process.stdout.close()
     assert steps(tmp_path / "run/checkpoints") == []
+
+
+def test_a_shell_and_its_kernel_may_both_hang_up(recipe, tmp_path):
+    """The second SIGHUP comes while the step goes on, and does not end the process before it has saved."""
+    program = """
+import os, signal, sys
+from linnet.cli.app import run
+from linnet.train.loop import Trainer
+update = Trainer._update
+def hung_up(trainer):
+    done = update(trainer)
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGHUP)
+    return done
+Trainer._update = hung_up
+sys.exit(run(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", program, "train", recipe(), "--out", str(tmp_path / "run"), "--json"]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False, timeout=60).returncode == 129
+    assert steps(tmp_path / "run/checkpoints") == [1]
+    nohup = ["nohup", *command]  # under which a hang-up is none
+    nohup[nohup.index(str(tmp_path / "run"))] = str(tmp_path / "other")
+    assert subprocess.run(nohup, capture_output=True, check=False, timeout=60).returncode == 0
 
 
 def test_kills_at_random_times_end_in_the_same_bits(recipe, tmp_path, last):
