@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from linnet.errors import InputError, LinnetError
+from linnet.models.config import ModelConfig
 from linnet.ops.masks import layout
-
-if TYPE_CHECKING:
-    from linnet.models.backbone import Model
 
 Rule = tuple[type, Callable[[Any], bool], str]  # the type of a number, whether it fits, and what is allowed
 WHOLE: Rule = (int, lambda n: n >= 0, "a whole number of at least 0")
@@ -54,8 +52,25 @@ def _check_number(name: str, value: Any, rule: Rule) -> None:
         raise InputError(f"{name} is {value!r}: it must be {allowed}")
 
 
+class Writer(Protocol):
+    """What writing needs of a model: `prefill` reads a prompt, `step` one more token."""
+
+    config: ModelConfig
+    training: bool
+
+    def check_recurrent(self) -> None: ...
+
+    def prefill(
+        self, ids: Tensor, key_mask: Tensor | None = None, state: Any = None, select: Tensor | None = None
+    ) -> tuple[Tensor, Any]: ...
+
+    def step(self, ids_t: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+    def train(self, mode: bool = True) -> Any: ...
+
+
 def stream(
-    model: Model, ids: Tensor, max_new_tokens: int, sampling: Sampling, key_mask: Tensor | None
+    model: Writer, ids: Tensor, max_new_tokens: int, sampling: Sampling, key_mask: Tensor | None
 ) -> Iterator[Tensor]:
     """What the model writes after the prompts ids (B,N), as it is written: (B,) ids each time."""
     _check_number("max_new_tokens", max_new_tokens, WHOLE)
@@ -64,7 +79,7 @@ def stream(
     return _write(model, ids, key_mask, last, max_new_tokens, _Sampler(sampling, ids.device))
 
 
-def _last_tokens(model: Model, ids: Tensor, key_mask: Tensor | None, new: int) -> Tensor:
+def _last_tokens(model: Writer, ids: Tensor, key_mask: Tensor | None, new: int) -> Tensor:
     """Index of each prompt's last real token among the B*N, once there is one and room for what is to come."""
     if not isinstance(ids, Tensor):
         raise InputError(f"ids is a {type(ids).__name__}: it must be a tensor (batch, tokens)")
@@ -85,11 +100,11 @@ def _last_tokens(model: Model, ids: Tensor, key_mask: Tensor | None, new: int) -
 
 @torch.no_grad()
 def _write(
-    model: Model, ids: Tensor, key_mask: Tensor | None, last: Tensor, new: int, sampler: _Sampler
+    model: Writer, ids: Tensor, key_mask: Tensor | None, last: Tensor, new: int, sampler: _Sampler
 ) -> Iterator[Tensor]:
     """The loop: read the prompt once, then one token per step."""
     training = model.training
-    model.eval()
+    model.train(False)
     try:
         logits, state = model.prefill(ids, key_mask, select=last)  # (B, V)
         for left in reversed(range(new)):

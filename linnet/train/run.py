@@ -143,14 +143,14 @@ class Run:
             return self._train()
 
     def load(self, checkpoint: str = "last") -> Model:
-        """The model with the weights of a checkpoint: "last", "best" or the number of a step."""
+        """The model, on the CPU and ready for evaluation, of a checkpoint: "last", "best" or the number of a step."""
         step = checkpoint_step(self.folder, checkpoint)
         saved = saved_checkpoint(self.folder, step, self.given.task, self.model_config, self.screen.warn)
         if "settings" in saved.state:
             check_settings(self.folder, saved.state, self.config)
         check_data(self.folder, saved.state.get("data", {}), self.fingerprint)
         load_weights(self.model, saved.model, saved.path)
-        return self.model
+        return self.model.cpu().eval()
 
     def evaluate(self, split: str, checkpoint: str = "last") -> dict[str, Any]:
         """The metrics of a checkpoint on a whole split."""
