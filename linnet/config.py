@@ -1,7 +1,7 @@
-"""Configuration: frozen sections without unknown keys, recipes in TOML, and one line for what is wrong in them.
+"""Configuration: frozen sections that forbid unknown keys, recipes in TOML, and one-line errors for mistakes in them.
 
 A run is configured by defaults, then a recipe, then `--set a.b=c`. Nothing here imports torch, so that a
-mistake in a recipe is told at once.
+mistake in a recipe is reported at once.
 """
 
 import json
@@ -17,7 +17,7 @@ from linnet.registry import DEFAULT_TASK, TASK
 
 
 class Section(BaseModel):
-    """A table of settings: frozen, and a misspelt key is an error."""
+    """A table of settings: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Section)
 def parse_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
     """`table` as a `cls`, or a one-line error that names the key, the value and what is allowed.
 
-    `name` leads the names of the keys, "train.steps"; that of the whole configuration is empty.
+    `name` is put before the names of the keys, as in "train.steps"; that of the whole configuration is empty.
     """
     for key in table:
         if key not in cls.model_fields:
@@ -42,7 +42,7 @@ def parse_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
 
 
 def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
-    """A fault that pydantic found, in one line and in the words of the person who wrote the table."""
+    """An error of pydantic in one line, in terms of the table as it was written."""
     kind, loc, message = fault["type"], fault["loc"], fault["msg"].removeprefix("Value error, ")
     if not loc:  # a rule about several keys: its message names them
         return f"{name}: {message}"
@@ -61,7 +61,7 @@ def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
 
 
 def short(value: object) -> str:
-    """`repr` for an error message: cut where it is long, and never failing."""
+    """`repr` for an error message: long ones are cut, and it never fails."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, tables nested without end
@@ -70,7 +70,7 @@ def short(value: object) -> str:
 
 
 class Settings(Section):
-    """A section of a recipe: a value has the type that it is written with, and NaN is not a number."""
+    """A section of a recipe: values are not converted between types, and NaN is refused."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -146,7 +146,7 @@ class TrainConfig(Settings):
 
 
 class RunConfig(Settings):
-    """One run, whole: `model` is a preset and any fields of it, in the words of `linnet.models`.
+    """A whole run; `model` is a preset and any fields of `linnet.models.config.ModelConfig`.
 
     With `pretrain` the model first learns to denoise the task's own training sequences.
     """
@@ -174,8 +174,8 @@ def parse_config(table: Mapping[str, Any]) -> RunConfig:
 def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> RunConfig:
     """The configuration of a recipe, a name or a path, with each of `sets` ("train.steps=100") laid over it.
 
-    Where `sets` choose another `model.preset`, the recipe's own `layers` and `options` of mechanisms, which belong to
-    its preset, give way to those of the chosen one; sizes such as `width` stay.
+    If `sets` choose another `model.preset`, the `layers` and `options` of the recipe, which belong to its preset, are
+    replaced by those of the chosen one; sizes such as `width` stay.
     """
     table = read_toml(recipe_path(recipe))
     written = [_split_assignment(text) for text in sets]
@@ -190,7 +190,7 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> RunConfig:
 
 
 def recipe_path(recipe: str | Path) -> Path:
-    """Where a recipe is: a path as it stands, a bare name among the recipes that linnet brings."""
+    """The file of a recipe: a path as given, or the name of one of linnet's own recipes."""
     path, names = Path(recipe), recipe_names()
     if str(recipe) in names:
         return _recipes() / f"{recipe}.toml"
@@ -200,24 +200,24 @@ def recipe_path(recipe: str | Path) -> Path:
 
 
 def recipe_names() -> list[str]:
-    """Sorted names of the recipes that linnet brings."""
+    """Sorted names of linnet's own recipes."""
     return sorted(path.relative_to(_recipes()).with_suffix("").as_posix() for path in _recipes().rglob("*.toml"))
 
 
 def _folders(names: Iterable[str]) -> set[str]:
-    """The folders that recipes are in."""
+    """The folders that hold recipes."""
     return {name.partition("/")[0] for name in names if "/" in name}
 
 
 def _recipes() -> Path:
-    """Inside an installed package, at the root of a checkout."""
+    """Their folder: inside an installed package, or at the root of a checkout."""
     package = Path(__file__).parent
     inside = package / "recipes"
     return inside if inside.is_dir() else package.parent / "recipes"
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The table of a TOML file; a mistake in it is one line that names the file and the line."""
+    """The table of a TOML file; a mistake is a one-line error that names the file and the line."""
     try:
         return tomllib.loads(Path(path).read_bytes().decode())
     except OSError as error:
@@ -241,7 +241,7 @@ def _split_assignment(assignment: str) -> tuple[list[str], str]:
 
 
 def _assign(table: dict[str, Any], parts: list[str], value: Any) -> None:
-    """Lay one value over a table."""
+    """Set one value in a table of tables."""
     for depth, part in enumerate(parts[:-1], 1):
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
@@ -260,7 +260,7 @@ def _value(text: str, path: bool = False) -> Any:
 
 
 def dump_config(config: RunConfig) -> str:
-    """The configuration as a recipe that gives it again."""
+    """The configuration as a recipe that reproduces it."""
     import tomli_w
 
     return tomli_w.dumps(config.model_dump(exclude_none=True))

@@ -178,7 +178,7 @@ def test_doctor_without_data(monkeypatch, tmp_path):
         (
             ZeroDivisionError("oops"),
             1,
-            "linnet: ZeroDivisionError: oops (a defect of linnet: `linnet --debug list models` tells more)\n",
+            "linnet: ZeroDivisionError: oops (a bug in linnet; `linnet --debug list models` shows the traceback)\n",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The command line: one file per command, and what they share: the `--json` option, two ways to print, a check.
+"""The command line: one file per command, and what they share: the `--json` option, printing, a check.
 
 A command file imports nothing heavy at its top: `linnet --help` reads every one of them.
 """
@@ -43,7 +43,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """The one-line error where no folder can be, told before the work whose results it is for."""
+    """Raise if no folder can be created there, before the work whose results it is for."""
     place = next(part for part in (folder, *folder.absolute().parents) if part.exists())
     if not place.is_dir():
         raise InputError(f"{option} is {folder}: {place} is a file, and the results need a folder")

@@ -73,11 +73,11 @@ def run(args: Sequence[str]) -> int:
     except OSError as error:
         place = f": {error.filename}" if error.filename is not None else ""
         return _fail(f"{error.strerror or error}{place}", 1)
-    except Exception as error:  # noqa: BLE001  the last resort: a defect of ours is told in one line too
+    except Exception as error:  # noqa: BLE001  the last resort: a bug of ours is reported in one line too
         if _lacks_memory(error):
             return _fail("there is not enough memory: a smaller model, train.batch or data.context needs less", 1)
         again = f"linnet --debug {shlex.join(args)}"
-        return _fail(f"{type(error).__name__}: {error} (a defect of linnet: `{again}` tells more)", 1)
+        return _fail(f"{type(error).__name__}: {error} (a bug in linnet; `{again}` shows the traceback)", 1)
 
 
 def _invoke(args: Sequence[str]) -> int:

@@ -74,7 +74,7 @@ def command(
     from linnet.ops.backend import wanted
     from linnet.screen import Screen
 
-    wanted()  # a wrong LINNET_BACKEND is told before anything is measured
+    wanted()  # a wrong LINNET_BACKEND is reported before anything is measured
     if threads is not None:
         torch.set_num_threads(threads)
     if what == ["peers"]:

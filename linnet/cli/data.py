@@ -41,9 +41,9 @@ def command(
 ) -> None:
     """Make a data set, or say where to get it.
 
-    They are those of the Long Range Arena. listops writes basic_train.tsv, basic_val.tsv and basic_test.tsv, the public
-    form. pathfinder writes a folder of pictures, a thousand in a file; stopped, it goes on where it was. The other
-    names write nothing: they tell what to get, from where, and what is found here.
+    These are the data sets of the Long Range Arena. listops writes basic_train.tsv, basic_val.tsv and basic_test.tsv,
+    as the public files are called. pathfinder writes a folder of pictures, a thousand per file, and continues where it
+    was stopped. The other names write nothing: they print what to get, where to get it, and what is found here.
 
     \b
     Examples:

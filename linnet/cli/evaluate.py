@@ -14,10 +14,10 @@ Checkpoint = Annotated[str, typer.Option("--checkpoint", help="last, best or the
 def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last", json: Json = False) -> None:
     """Measure a run on a whole split.
 
-    Told are loss and perplexity, by token and, for a causal model, by word: what white space separates is a word,
-    and each end of a line is one more. The text is read in blocks of the context that the run was trained with, each
-    on its own: a token sees what comes before it in its block. Of recall, loss and accuracy by answer are told;
-    of a classifier accuracy and the confusion matrix. Settings and data must be those of the run.
+    Prints loss and perplexity per token and, for a causal model, per word: words are separated by white space, and the
+    end of a line counts as one. The text is read in separate blocks of the context that the run was trained with, so a
+    token sees only what comes before it in its block. For recall, prints loss and accuracy per answer; for a
+    classifier, accuracy and the confusion matrix. Settings and data must be those of the run.
 
     \b
     Examples:
@@ -39,6 +39,6 @@ def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last",
         shown = {name: f"{value:,.4f}" if isinstance(value, float) else str(value) for name, value in metrics.items()}
         print_table(["metric", "value"], [[name.replace("_", " "), value] for name, value in shown.items()])
         if confusion is not None:
-            print("how often each class, a row, was taken for each:")
+            print("the confusion matrix (rows: true class, columns: answer):")
             rows = [[str(label), *map(str, counts)] for label, counts in enumerate(confusion)]
             print_table(["class", *map(str, range(len(confusion)))], rows)

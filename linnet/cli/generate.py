@@ -1,4 +1,4 @@
-"""`linnet generate`: let a trained model go on with a text, shown as it is written."""
+"""`linnet generate`: let a trained model continue a text, printed as it is written."""
 
 import time
 from pathlib import Path
@@ -11,7 +11,7 @@ from linnet.cli.evaluate import Checkpoint
 from linnet.errors import InputError
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run or of an exported model.", metavar="DIR")]
-Prompt = Annotated[str, typer.Option("--prompt", help="The text to go on with.")]
+Prompt = Annotated[str, typer.Option("--prompt", help="The text to continue.")]
 
 
 def command(
@@ -27,7 +27,7 @@ def command(
 ) -> None:
     """Write text after a prompt.
 
-    It appears token by token, by a state that does not grow where the model has one.
+    The text is printed token by token. Where the mechanism has a recurrent state, memory does not grow with the length.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`linnet resume`: go on with a run that was stopped, killed or cut off."""
+"""`linnet resume`: continue a run that was stopped or killed."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +12,11 @@ Run = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="DIR")
 
 
 def command(folder: Run, json: Json = False) -> None:
-    """Go on with a run from its newest valid checkpoint.
+    """Continue a run from its newest valid checkpoint.
 
     The result is that of a run that was never stopped, to the last bit (same machine, torch and number of
-    threads). A damaged checkpoint is named and passed over. A finished run stays as it is. If config.toml or the
-    data are no longer those of the checkpoint, the run does not go on; train.steps may be raised for a longer one.
+    threads). A damaged checkpoint is named and skipped. A finished run stays as it is. If config.toml or the data are
+    no longer those of the checkpoint, the run is refused; train.steps may be raised for a longer run.
 
     \b
     Example:

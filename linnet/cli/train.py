@@ -1,4 +1,4 @@
-"""`linnet train`: train a model as a recipe says, in a folder that holds everything about the run."""
+"""`linnet train`: train a model by a recipe, in a folder that holds everything about the run."""
 
 import time
 from pathlib import Path

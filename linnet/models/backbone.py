@@ -82,7 +82,7 @@ class Model(nn.Module):
 
     def _classify(self, output: Classifier, ids: Tensor, key_mask: Tensor | None) -> Tensor:
         """Logits (B, classes) of sequences ids (B,N), or of pairs of them (B,2,N)."""
-        pairs = output.sequences == 2 and isinstance(ids, Tensor)  # what is no tensor is told with the rest below
+        pairs = output.sequences == 2 and isinstance(ids, Tensor)  # anything but a tensor is refused below
         if pairs and (ids.dim() != 3 or ids.shape[1] != 2):
             raise InputError(f"ids has shape {tuple(ids.shape)}: a two-tower model reads pairs, (batch, 2, tokens)")
         if pairs:
@@ -176,7 +176,7 @@ class Model(nn.Module):
         return stream(self, ids, max_new_tokens, sampling or Sampling(), key_mask)
 
     def check_recurrent(self) -> None:
-        """The one-line error where there is no state to carry; a mechanism without one raises its own."""
+        """Raise if the model has no state to carry; a mechanism without one raises its own error."""
         if isinstance(self.output, Classifier):
             raise UnsupportedError(f"this model is a {self.config.output}: it cannot prefill, step or generate")
         if not self.config.causal:
@@ -191,7 +191,7 @@ class Model(nn.Module):
         return self.dropout(self.embedding_norm(x))
 
     def _check_select(self, select: Tensor, h: Tensor) -> None:
-        """The one-line error for a choice of tokens that are not there."""
+        """Raise if `select` names tokens that do not exist."""
         B, N = h.shape[:2]
         if select.dtype == torch.bool and select.shape != (B, N):
             raise InputError(f"select has shape {tuple(select.shape)}: a boolean one must be ({B}, {N})")
@@ -202,7 +202,7 @@ class Model(nn.Module):
                 raise InputError(f"select holds numbers from {least} to {most}: there are {B * N} tokens")
 
     def _check_state(self, state: object, B: int) -> None:
-        """The one-line error for what is no state of this model for B rows."""
+        """Raise if `state` is not a state of this model for B rows."""
         if not isinstance(state, ModelState):
             raise InputError(f"state is {short(state)}: it must be what prefill or step returned")
         if len(state.layers) != len(self.blocks):
@@ -211,7 +211,7 @@ class Model(nn.Module):
             raise InputError(f"state is of {len(state.length)} rows: ids has {B}")
 
     def _check_ids(self, ids: Tensor) -> Tensor:
-        """ids, unless they are not (batch, tokens) integers of the vocabulary: then the one-line error."""
+        """Return ids; raise unless they are (batch, tokens) integers of the vocabulary."""
         if not isinstance(ids, Tensor):
             raise InputError(f"ids is a {type(ids).__name__}: it must be a tensor (batch, tokens)")
         if ids.dim() != 2 or ids.shape[1] < 1:

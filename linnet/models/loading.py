@@ -35,7 +35,7 @@ FORMAT = "linnet-model-1"
 def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], None] | None = None) -> Model:
     """The model of a run or of an exported folder, ready for evaluation.
 
-    Of a run: the checkpoint of `step`, or the newest valid one; `warn` is told of each damaged one passed over.
+    Of a run: the checkpoint of `step`, or the newest valid one; `warn` gets a line for each damaged one.
     """
     if not isinstance(path, str | Path):
         raise InputError(f"path is a {type(path).__name__}: it must be a folder's name")
@@ -77,7 +77,7 @@ def saved_checkpoint(
 def check_saved(
     folder: Path, checkpoint: Checkpoint, task: object, config: ModelConfig, warn: Callable[[str], None]
 ) -> None:
-    """Refuse a checkpoint of another task or model than this run's; of one that does not say, `warn` is told."""
+    """Raise if the checkpoint is of another task or model; warn if it does not record them."""
     saved = checkpoint.state.get("settings")
     if not isinstance(saved, dict):
         warn(f"{checkpoint.path} is of an earlier linnet and does not say of which model: config.toml is believed")
@@ -137,7 +137,7 @@ def _warn(message: str) -> None:
 
 
 def _check_tokenizer(folder: Path, sha256: object) -> None:
-    """Refuse another tokenizer than the model's, whose ids would mean other words; none is for the reader to miss."""
+    """Raise if the tokenizer is not the model's, whose ids mean other words; a missing file is the caller's concern."""
     path = folder / "tokenizer.json"
     if not isinstance(sha256, str) or not path.exists():
         return
@@ -177,7 +177,7 @@ def _exported(path: Path) -> tuple[ModelConfig, Path, Mapping[str, Tensor]]:
 
 
 def _own_sha256(about: Mapping[str, Any]) -> str:
-    """The SHA-256 of what config.json says: the weights' hash, the model and the ties among it."""
+    """The SHA-256 of the content of config.json: the hash of the weights, the model and the ties."""
     said = {key: value for key, value in about.items() if key != "config_sha256"}
     return hashlib.sha256(dump_json(said, "config.json")).hexdigest()
 

@@ -39,7 +39,7 @@ GATED = {"transnormer_t1", "transnormer_t2", "diag", "norm"}
 UNITS = {"flash", "flash_quad"}
 UNIT_LAYERS = {"lm": 10, "roberta": 24, "small": 7, "lra": 4, "lra_small": 4}
 UNIT_NORM = {"lm": "scale", "roberta": "layer", "lra": "layer"}
-# Elsewhere 128 for keys, twice the width for values. The arena's FFN is half as wide, and so are its units.
+# Elsewhere 128 for keys, twice the width for values. The FFN of LRA is half as wide, and so are its units.
 UNIT_WIDTHS = {
     "small": {"value_width": 392},
     "lra": {"key_width": 32, "value_width": 64},
@@ -174,7 +174,7 @@ def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         "activation": "silu" if gated else FFN_ACTIVATION[kind],
         "max_length": 512,
         "dropout": 0.1,
-        "ffn_dropout": 0.1 if kind == "lra" and not gated else 0.0,  # as in the code behind the arena's baselines
+        "ffn_dropout": 0.1 if kind == "lra" and not gated else 0.0,  # as in the code behind the baselines of LRA
         "tie": True,
         "pad": 1,
         **KINDS[kind],

@@ -49,7 +49,7 @@ class Task(ABC):
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
     ) -> None:
-        """Get the data ready: `cache` keeps what takes long, `folder` is a run that has been saved to before."""
+        """Prepare the data. `cache` keeps what is slow to prepare; `folder` is that of the run, where it exists."""
         self.config = config
         self.data = config.data
         place = getattr(config.data, "cache", None)
@@ -59,12 +59,12 @@ class Task(ABC):
 
     @staticmethod
     def places(data: Any) -> dict[str, Path]:
-        """Where the data are that the configuration names no path of, by key of [data]."""
+        """Default paths, by key of [data], for those that the configuration does not set."""
         return {}
 
     @staticmethod
     def generated(data: Any) -> dict[str, int]:
-        """Samples of each split, where the task makes as many as `data.count` says; elsewhere nothing."""
+        """Number of samples per split if the task generates `data.count` of them; otherwise empty."""
         return {}
 
     @staticmethod
@@ -74,19 +74,19 @@ class Task(ABC):
 
     @staticmethod
     def rank(metrics: Mapping[str, Any]) -> float:
-        """By what the best checkpoint is chosen, on the validation split: the lower the better."""
+        """The number that decides which checkpoint is the best on the validation split: lower is better."""
         return float(metrics["loss"])
 
     @abstractmethod
     def model_fields(self) -> dict[str, Any]:
-        """What the data decide about the model: the size of its vocabulary, and whatever else."""
+        """The fields of the model that the data decide, such as the size of its vocabulary."""
 
     def different_tokens(self) -> int:
-        """How many the data have, with those that a model is shown besides."""
+        """Number of distinct tokens, including those the task adds, such as the mask."""
         return int(self.model_fields()["vocab_size"])
 
     def check_model(self, model: ModelConfig) -> None:
-        """The one-line error for a model with another output, or without a vector for each token or place."""
+        """Raise if the model has another output, or lacks an embedding for a token or a position."""
         output = self.model_fields().get("output", self.output)
         if model.output != output:
             raise InputError(f"model.output is {model.output!r}: the task {self.config.task} needs {output!r}")
@@ -97,12 +97,12 @@ class Task(ABC):
             raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
 
     def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
-        """Tokens as a reader sees them, and what stands between two: their numbers, where they are nothing else."""
+        """Tokens as text, and the separator between two of them; by default their ids."""
         return [str(token) for token in ids], " "
 
     @abstractmethod
     def fingerprint(self) -> dict[str, str]:
-        """Hashes of the data by split; a run goes on only with the data that it began with."""
+        """Hashes of the data by split; a run resumes only with the data it was begun with."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -114,10 +114,10 @@ class Task(ABC):
 
     @abstractmethod
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
-        """The tensors of these samples, with what is drawn at random for each drawn for its epoch."""
+        """The tensors of these samples; what is random in a sample is drawn anew in each epoch."""
 
     def parts(self, batch: Batch) -> list[Batch]:
-        """A batch as what is computed at once: all of it, unless a task knows a quicker way to the same sums."""
+        """The parts of a batch that are computed at once: one, unless a task has a faster way to the same sums."""
         return [batch]
 
     @abstractmethod
@@ -125,22 +125,22 @@ class Task(ABC):
         """The summed loss of a batch, and the number of terms in the sum."""
 
     def measure(self, model: nn.Module, batch: Batch) -> Sums:
-        """What an evaluation adds up over its batches: the loss, the terms in it, and what a task counts besides."""
+        """The sums of one batch for an evaluation: the loss, its number of terms, and other counts of a task."""
         loss, terms = self.loss(model, batch)
         return {"loss": float(loss), "terms": terms}
 
     @abstractmethod
     def metrics(self, split: str, sums: Mapping[str, Any]) -> dict[str, Any]:
-        """What to report, given the sums of `measure` over a split or over its first samples."""
+        """The metrics, given the sums of `measure` over a split or a part of it."""
 
     def train_batch(self, number: int) -> Batch:
-        """Batch `number` of the run, counted over all updates, micro-batches and processes."""
+        """Batch `number` of the run, counted over all updates and micro-batches."""
         size, count = self.config.train.batch, self.count("train")
         samples = batch_indices(self.config.seed, 0, number, size, count)
         return self.batch("train", samples, batch_epochs(0, number, size, count))
 
     def sample(self, split: str, count: int) -> Indices:
-        """The samples for which an evaluation of `count` of them stands: the first."""
+        """Which `count` samples to evaluate on; by default the first."""
         return np.arange(count)
 
     def evaluate(
@@ -152,7 +152,7 @@ class Task(ABC):
         progress: Callable[[int, int], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any] | None:
-        """The metrics of a split in order, or of `batches` of it; None if `stop` says so in between."""
+        """The metrics of a whole split, or of `batches` batches of it (0: all); None if `stop` ends it early."""
         if split not in SPLITS:
             raise unknown("split", split, SPLITS)
         import torch
@@ -199,7 +199,7 @@ def to_device(batch: Batch, device: torch.device | str) -> Batch:
 
 
 def perplexity(loss: float) -> float:
-    """exp of a mean loss; infinite where that is beyond what a float can hold."""
+    """exp of a mean loss; infinite if a float cannot hold it."""
     try:
         return math.exp(loss)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Predict the next token: perplexity by token and, over a whole split, by word."""
+"""Predict the next token; measured by perplexity per token and, over a whole split, per word."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CausalLM(TextTask):
         return summed_loss(logits, targets), int((targets != IGNORE).sum())
 
     def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
-        """Loss and perplexity by token; by word, and bits by byte, where the split was read as a whole."""
+        """Loss and perplexity per token; if the whole split was read, also perplexity per word and bits per byte."""
         loss, count, stream = sums["loss"], int(sums["terms"]), self.streams[split]
         found: dict[str, Any] = {"split": split, "loss": loss / count, "perplexity": perplexity(loss / count)}
         whole = count == len(stream.tokens)

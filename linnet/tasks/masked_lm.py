@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @TASK.add("masked_lm")
 class MaskedLM(TextTask):
-    """A bidirectional model reads a block with gaps; masks are drawn anew in each epoch, for evaluation once."""
+    """A bidirectional model reads a block with gaps. Masks are drawn anew in each epoch, for evaluation once."""
 
     output = "masked_lm"
     needs_mask = True
 
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
-        """`ids` (B,N), `key_mask` where a block is padded, and of the K masked tokens `select` and `targets` (K,)."""
+        """`ids` (B,N), `key_mask` if a block is padded, and `select` and `targets` (K,) of the K masked tokens."""
         blocks, real = self.blocks[split].tokens(samples)
         mask = self.tokenizer.mask
         assert mask is not None  # build_tokenizer was asked for one
@@ -46,7 +46,7 @@ class MaskedLM(TextTask):
         return summed_loss(logits, batch["targets"]), len(batch["targets"])
 
     def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
-        """Loss and perplexity by masked token; a perplexity by word has no meaning here."""
+        """Loss and perplexity per masked token; perplexity per word has no meaning here."""
         count = int(sums["terms"])
         mean = sums["loss"] / max(count, 1)
         found = {"split": split, "loss": mean, "perplexity": perplexity(mean)}

@@ -1,4 +1,4 @@
-"""Multi-query associative recall: the share of keys that are answered by their values, by the number of pairs."""
+"""Multi-query associative recall: the share of keys that are answered with their values, by number of pairs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Recall(Task):
         return {"vocab_size": self.data.vocab_size}
 
     def fingerprint(self) -> dict[str, str]:
-        """SHA-256 of the first samples of each split: another generator would give others."""
+        """SHA-256 of the first samples of each split, which another generator would not give."""
         first = {split: self.batch(split, np.arange(HASHED), np.zeros(HASHED, np.int64)) for split in SPLITS}
         return {
             split: hashlib.sha256(b"".join(batch[name].numpy().tobytes() for name in sorted(batch))).hexdigest()
@@ -68,17 +68,17 @@ class Recall(Task):
         """Nothing: there is no tokenizer."""
 
     def count(self, split: str) -> int:
-        """In training, as many as the run reads."""
+        """Number of samples; training has as many as the run reads."""
         train = self.config.train
         return train.steps * train.batch * train.accumulate if split == "train" else EVALUATED
 
     def train_batch(self, number: int) -> Batch:
-        """Samples in the order of their numbers, so that what was read does not depend on the length of the run."""
+        """Samples in the order of their numbers, so that they do not depend on the length of the run."""
         size = self.config.train.batch
         return self.batch("train", number * size + np.arange(size), np.zeros(size, np.int64))
 
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
-        """`ids` (B,N), and of the K questions in them `select`, `targets` and the `pairs` of their sample (K,)."""
+        """`ids` (B,N), and for its K questions `select`, `targets` and the number of `pairs` of their sample (K,)."""
         seed, sizes = self.config.seed, (self.data.context, self.data.vocab_size, self.data.pairs)
         made = [recall_sample((seed, split, int(sample)), *sizes) for sample in samples]
         ids, targets = (np.stack(rows) for rows in zip(*made, strict=True))  # (B, N) each
@@ -92,7 +92,7 @@ class Recall(Task):
         return self._score(model, batch)[0], len(batch["targets"])
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
-        """Besides the loss: right answers and questions, by the number of pairs."""
+        """The loss, and the numbers of questions and of right answers by number of pairs."""
         loss, right = self._score(model, batch)
         sums = {"loss": float(loss), "terms": len(right)}
         for P in self.data.pairs:
@@ -106,7 +106,7 @@ class Recall(Task):
         return summed_loss(logits, batch["targets"]), logits.argmax(dim=-1) == batch["targets"]
 
     def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
-        """Loss by answer, and accuracy over all answers and by the number of pairs."""
+        """Loss per answer, and accuracy over all answers and by number of pairs."""
         count = int(sums["terms"])
         found = {P: (sums[f"right {P}"], sums[f"asked {P}"]) for P in self.data.pairs}
         accuracy = sum(right for right, _ in found.values()) / count

@@ -56,7 +56,7 @@ class TextTask(Task):
 
     @staticmethod
     def places(data: TextData) -> dict[str, Path]:
-        """WikiText-2 and GPT-2's files in LINNET_DATA, where they are asked for."""
+        """WikiText-2 and GPT-2's files in LINNET_DATA, if they are needed."""
         found = {}
         if data.corpus == "wikitext" and data.path is None:
             found["path"] = default_wikitext()
@@ -80,7 +80,7 @@ class TextTask(Task):
                 raise InputError(f"the {split} split of the corpus is empty: give more text")
 
     def _tokenizer(self) -> Tokenizer:
-        """That of the run, or a new one made from the training text."""
+        """The tokenizer of the run, or a new one made from the training text."""
         if self.folder is not None and (self.folder / "tokenizer.json").exists():
             return Tokenizer.load(self.folder / "tokenizer.json")
         if self.data.tokenizer in ("bpe", "word"):
@@ -92,7 +92,7 @@ class TextTask(Task):
         return {"vocab_size": self.tokenizer.vocab_size, "pad": Tokenizer.pad}
 
     def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
-        """Those of the tokenizer."""
+        """The tokens as the tokenizer shows them."""
         return self.tokenizer.words(ids)
 
     def fingerprint(self) -> dict[str, str]:
@@ -109,7 +109,7 @@ class TextTask(Task):
 
 
 def make_tokenizer(data: TextData, corpus: Corpus, mask: bool) -> Tokenizer:
-    """The tokenizer that the data section asks for; the size of a BPE follows the text where it is not set."""
+    """The tokenizer that [data] asks for; the size of a BPE follows that of the text unless it is set."""
     size = data.vocab_size
     if data.tokenizer == "bpe" and size is None:
         size = fitting_size(corpus.size("train"))
@@ -118,5 +118,5 @@ def make_tokenizer(data: TextData, corpus: Corpus, mask: bool) -> Tokenizer:
 
 
 def fitting_size(size: int) -> int:
-    """A BPE vocabulary for so many bytes of text: the power of two next to 2 sqrt(bytes), 512 to 16,384."""
+    """The size of a BPE for a text of `size` bytes: the power of two nearest to 2 sqrt(size), 512 to 16,384."""
     return int(min(max(2 ** round(math.log2(2 * math.sqrt(max(size, 1)))), 512), 16_384))

@@ -11,8 +11,8 @@ from linnet.errors import InputError, LinnetError
 from linnet.models.presets import model_config
 from linnet.registry import TASK
 
-UNKNOWN_SIZE = 1 << 30  # stands for the vocabulary, which the data decide
-LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # of a process that was killed before it had written anything
+UNKNOWN_SIZE = 1 << 30  # in place of the size of the vocabulary, which the data decide
+LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # left by a process that was killed before it wrote anything else
 
 # What may change while a run goes on, besides paths: the machine, the length, and how often to evaluate, save and log.
 FREE = {
@@ -41,7 +41,7 @@ def check_tables(config: RunConfig) -> None:
 
 
 def check_out(out: Path) -> None:
-    """The one-line error for a place where no run can be begun."""
+    """Raise if no run can be started in this folder."""
     try:
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is a file: a run needs a new or empty folder")
@@ -66,7 +66,7 @@ def run_config(folder: Path) -> RunConfig:
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
-    """All that decides the numbers of a run, by dotted key; the model is one table, without the name of its preset."""
+    """Every setting that decides the numbers of a run, by dotted key; the model is one table, without its preset."""
     model = {key: value for key, value in config.model.items() if key != "preset"}
     flat: dict[str, Any] = {"task": config.task, "seed": config.seed, "pretrain": config.pretrain, "model": model}
     for section, free in (("data", set(config.data.paths())), ("train", FREE)):
@@ -76,7 +76,7 @@ def settings(config: RunConfig) -> dict[str, Any]:
 
 
 def check_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) -> None:
-    """Refuse a configuration with which the checkpoint of this `state` was not made; the first such key is named."""
+    """Raise if the configuration differs from that of the checkpoint with this `state`; the first key is named."""
     then, now = state.get("settings"), settings(config)
     if not isinstance(then, dict):
         raise LinnetError(
@@ -93,9 +93,9 @@ def check_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) ->
 
 
 def difference(begun: RunConfig, planned: RunConfig, also: Iterable[str] = ("steps",)) -> str | None:
-    """In which setting a run has begun otherwise than it is planned now, in words; None: in none.
+    """The first setting in which a begun run differs from the planned one, in words; None if there is none.
 
-    `also` are keys of [train] to compare that may change while a run goes on.
+    `also` names keys of [train] to compare although they may change during a run.
     """
     then, now = ({**settings(c), **c.train.model_dump(include=set(also))} for c in (begun, planned))
     then["model"], now["model"] = begun.model.get("preset"), planned.model.get("preset")
@@ -108,7 +108,7 @@ def difference(begun: RunConfig, planned: RunConfig, also: Iterable[str] = ("ste
 
 
 def check_data(folder: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuse other data than those of the run, by the hashes of their parts."""
+    """Raise if the data are not those of the run, by the hashes of their parts."""
     for part, digest in now.items():
         if then.get(part) != digest:
             raise LinnetError(f"{folder}: the data of the run have changed ({part}): put them back, or start a new run")

@@ -16,9 +16,9 @@ from linnet.storage import MetricsLog, read_metrics, write_text
 
 
 class RunLog:
-    """The records of a run: on the screen, in `metrics.jsonl` and `timings.jsonl`, and perhaps in TensorBoard.
+    """The records of a run: on the screen, in `metrics.jsonl` and `timings.jsonl`, and in TensorBoard if asked for.
 
-    `resume_at` is the step of the checkpoint that the run goes on from, `evaluated` the last evaluation it knows of.
+    `resume_at` is the step of the checkpoint that the run resumes from, `evaluated` that of its last evaluation.
     """
 
     def __init__(self, folder: Path, train: TrainConfig, resume_at: int, evaluated: int, screen: Screen) -> None:
@@ -34,14 +34,14 @@ class RunLog:
         self._show = screen.work("training")
 
     def step(self, step: int, loss: float, rate: float, left: float) -> None:
-        """Move the bar: tokens a second and the seconds that are left."""
+        """Move the bar: tokens per second and the time that is left."""
         if self.screen.bar is not None:
             self._show(step, self.steps)
             note = f"{step}/{self.steps}  loss {loss:.4f}  {rate:,.0f} tokens/s  {_clock(left)} left"
             self.screen.bar.update(self.screen.bar.task_ids[-1], note=note)
 
     def train(self, record: dict[str, Any], seconds: float, timing: dict[str, float], left: float) -> None:
-        """The mean over the updates since the last record; `timing` has their speed and the part of loading."""
+        """The mean over the updates since the last record; `timing` has their speed and the time spent loading."""
         self._add("train", record, seconds, **timing)
         if self.screen.bar is None:
             self.screen.say(
@@ -55,7 +55,7 @@ class RunLog:
         self.screen.say(f"step {record['step']}/{self.steps}  {describe(record)}")
 
     def instruments(self, record: dict[str, Any], seconds: float) -> None:
-        """What the instruments said, by layer and head; the screen stays as it is."""
+        """The numbers of the instruments, by layer and head; nothing is shown on the screen."""
         self._add("instruments", record, seconds)
 
     def sync(self) -> None:
@@ -81,7 +81,7 @@ class RunLog:
 
 
 def _forget_evaluation(path: Path, step: int) -> None:
-    """Drop what was recorded of the evaluation of one step, all at once."""
+    """Remove the records of the evaluation at one step, all at once."""
     records = read_metrics(path)
     kept = [record for record in records if record["step"] != step or record.get("split") in ("train", "instruments")]
     if len(kept) < len(records):

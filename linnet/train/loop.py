@@ -59,12 +59,12 @@ class Trainer:
         self.stop = Stop()
         self._saved: int | None = None
         self._clock = 0.0  # seconds of updates since the last record
-        self._loading = 0.0  # of which batches were waited for
-        self._cold: float | None = None  # of which the first of a process took so many: it does not tell the speed
+        self._loading = 0.0  # of which were spent loading batches
+        self._cold: float | None = None  # of which the first update took these, which do not count for the speed
         self._read = 0  # tokens in the others
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint; one of another model is a one-line error."""
+        """Continue from a checkpoint; one of another model is a one-line error."""
         load_weights(self.model, checkpoint.model, checkpoint.path)
         load_optimizer(self.model, self.optimizer, checkpoint.optimizer)
         self.at = Position(**checkpoint.state["position"])
@@ -95,7 +95,7 @@ class Trainer:
         return self.at.step >= self.train.steps and self.at.evaluated == self.at.step
 
     def _due(self, every: int) -> bool:
-        """Whether this step is one of every so many, or the last."""
+        """Whether this step is a multiple of `every`, or the last."""
         step = self.at.step
         return step == self.train.steps or bool(every and step and step % every == 0)
 
@@ -186,7 +186,7 @@ class Trainer:
         return loss, terms
 
     def _record(self, log: RunLog, rate: float, norm: float, speed: float) -> None:
-        """Move the progress; every `log_every` steps write down the mean loss since the last time."""
+        """Show progress; every `log_every` steps, record the mean loss since the last record."""
         at, train = self.at, self.train
         left = (train.steps - at.step) * at.tokens / at.step / speed
         loss = at.loss / max(at.terms, 1)
@@ -201,13 +201,13 @@ class Trainer:
             self._clock, self._loading, self._cold, self._read = 0.0, 0.0, 0.0, 0
 
     def _measure(self, log: RunLog, watch: Watch) -> None:
-        """Put down what the instruments say at this step."""
+        """Record what the instruments measure at this step."""
         start = time.perf_counter()
         record = {"step": self.at.step, "split": "instruments", **watch.read(self.model)}
         log.instruments(record, time.perf_counter() - start)
 
     def _evaluate(self, log: RunLog) -> bool:
-        """Measure on the validation split and note the best; False if a signal came in between."""
+        """Evaluate on the validation split and remember the best; False if a signal came in between."""
         start = time.perf_counter()
         with precision(self.train, self.device):
             metrics = self.task.evaluate(
@@ -236,6 +236,6 @@ class Trainer:
 
 
 def seed_of(*numbers: int) -> int:
-    """One seed from several numbers, such that different ones have nothing to do with each other."""
+    """One seed from several numbers; different numbers give unrelated seeds."""
     digest = hashlib.sha256(repr(numbers).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

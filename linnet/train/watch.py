@@ -1,4 +1,4 @@
-"""Instruments along training: what the attention of a model does on one block of text, every so many updates.
+"""Instruments along training: what attention does on one block of text, every `instrument_every` updates.
 
 It reads the weights and draws nothing at random, so a run that is watched has the bits of one that is not.
 """
@@ -22,17 +22,18 @@ DIGITS = 6
 
 
 def check_instruments(names: Sequence[str]) -> None:
-    """The one-line error for what cannot be recorded along training: it must give a number a head."""
+    """Raise for an instrument that does not give one number per head, so cannot be recorded along training."""
     able = [name for name in INSTRUMENT.names() if INSTRUMENT[name].shows and INSTRUMENT[name].reads == "weights"]
     for name in names:
         if name in INSTRUMENT and name not in able:
-            raise InputError(f"train.instruments has {name!r}, which gives no number a head: one of {', '.join(able)}")
+            allowed = f"one of {', '.join(able)}"
+            raise InputError(f"train.instruments has {name!r}, which does not give one number per head: {allowed}")
         if name not in INSTRUMENT:
             raise unknown("train.instruments", name, able)
 
 
 def validation_blocks(task: Task, count: int) -> Tensor:
-    """The first whole blocks (B,N) of the validation split, at most `count`; without any, the first one's real tokens.
+    """The first whole blocks (B,N) of the validation split, at most `count`; or else the first one's real tokens.
 
     Each of a pair is a block. Padding is inert, so that it can be cut off.
     """
@@ -52,7 +53,7 @@ class Watch:
         self.ids = validation_blocks(task, 1).to(device)
 
     def refusals(self, model: Model) -> list[str]:
-        """One line for each instrument that has nothing to record, for no layer of this model can be measured by it."""
+        """One line for each instrument that can measure no layer of this model, so records nothing."""
         lines = []
         with _evaluating(model):
             views = of_model(model, self.ids)
@@ -87,5 +88,5 @@ def _evaluating(model: Model) -> Iterator[None]:
 
 
 def _short(heads: list[float | None] | None) -> list[float | None] | None:
-    """So many digits as a curve needs."""
+    """The values with as many digits as a curve needs."""
     return None if heads is None else [None if x is None else float(f"{x:.{DIGITS}g}") for x in heads]

@@ -94,8 +94,8 @@ def test_gradient_norms_of_all_updates_are_in_the_records(config, tmp_path, monk
     ("names", "line"),
     [
         (["entropi"], "unknown train.instruments 'entropi': did you mean 'entropy'?"),
-        (["attention_map"], "gives no number a head"),
-        (["gradient_deviation"], "gives no number a head"),
+        (["attention_map"], "does not give one number per head"),
+        (["gradient_deviation"], "does not give one number per head"),
     ],
 )
 def test_what_cannot_be_watched_is_one_line(config, tmp_path, names, line):

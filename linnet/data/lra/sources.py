@@ -43,7 +43,7 @@ def read_files(path: Path, wanted: Wanted, missing: str, progress: Progress | No
     """Every wanted file under a folder, by name, or in a tar archive, in its order; `missing` says what to get."""
     if path.is_dir():
         found = (file for file in path.rglob("*") if wanted(PurePosixPath(file.as_posix())))
-        names = sorted(file for file in found if file.is_file() or file.is_symlink())  # one that leads nowhere is told
+        names = sorted(file for file in found if file.is_file() or file.is_symlink())  # a broken link is reported
         for done, file in enumerate(names, 1):
             yield File(str(file), PurePosixPath(file.as_posix()), read_bytes(file))
             if progress is not None:

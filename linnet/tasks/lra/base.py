@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from linnet.models.config import ModelConfig
 
 PAD = 0
-ROWS = 4  # of a batch that are computed at once
+ROWS = 4  # rows of a batch that are computed at once
 MASKED = 0.15  # share of the tokens that are guessed when a sequence is denoised
 
 
@@ -73,21 +73,21 @@ class LraTask(Task):
 
     @staticmethod
     def denoising(data: LraData) -> LraData | None:
-        """The same sequences, of which tokens are guessed."""
+        """The same sequences, with masked tokens to guess."""
         return None if data.objective == "denoise" else data.model_copy(update={"objective": "denoise"})
 
     @staticmethod
     def rank(metrics: Mapping[str, Any]) -> float:
-        """The best checkpoint is that of the highest accuracy, where there is one."""
+        """The best checkpoint has the highest accuracy; without classes, the lowest loss."""
         return -float(metrics["accuracy"]) if "accuracy" in metrics else float(metrics["loss"])
 
     @property
     def denoises(self) -> bool:
-        """Whether tokens are guessed, not classes."""
+        """Whether the model guesses masked tokens instead of classes."""
         return self.data.objective == "denoise"
 
     def model_fields(self) -> dict[str, Any]:
-        """The sizes of the benchmark: a position for each token up to the next power of two; the mask is one more."""
+        """The sizes of the benchmark, with as many positions as the next power of two; the mask is one token more."""
         fields = {
             "vocab_size": max(self.vocab_size, self.different_tokens()),
             "max_length": 1 << (self.data.context - 1).bit_length(),
@@ -97,17 +97,17 @@ class LraTask(Task):
         return {**fields, "mean_over": "max_length"} if self.data.rules == "skyformer" else fields
 
     def different_tokens(self) -> int:
-        """With the one that stands for a masked token, where there are any."""
+        """Number of distinct tokens, including the mask if any are masked."""
         return self.tokens + (self.denoises or self.config.pretrain)
 
     def check_model(self, model: ModelConfig) -> None:
-        """Also: every class has an answer."""
+        """Raise also if the model has another number of classes."""
         super().check_model(model)
         if model.classes != self.classes:
             raise InputError(f"model.classes is {model.classes}: the task {self.config.task} has {self.classes}")
 
     def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
-        """The symbols of real tokens; a gap is one too."""
+        """The symbols of tokens; a masked one is "?"."""
         return ["?" if token == self.tokens else self.symbol(token) for token in ids], self.between
 
     def symbol(self, token: int) -> str:
@@ -133,7 +133,7 @@ class LraTask(Task):
         return make_batch(ids, real, self.splits[split].labels[samples])
 
     def sample(self, split: str, count: int) -> Indices:
-        """Any `count` samples, the same for every seed: the first of a file may all be of one class."""
+        """`count` samples drawn once for all seeds: the first of a file may all belong to one class."""
         return np.sort(batch_indices(0, EVALUATION, 0, count, self.count(split)))
 
     def rows(self, split: str, samples: Indices) -> tuple[Indices, NDArray[np.bool_]]:
@@ -142,7 +142,7 @@ class LraTask(Task):
         return ids, ids != PAD if self.data.rules == "skyformer" else real  # there black pixels are padding
 
     def _gaps(self, ids: Indices, real: NDArray[np.bool_], samples: Indices, epochs: Indices) -> Batch:
-        """`ids` with gaps, and of the K masked tokens `select` and `targets` (K,)."""
+        """`ids` with gaps, and `select` and `labels` (K,) of the K masked tokens."""
         targets = np.full_like(ids, IGNORE)
         for row, (sample, epoch) in enumerate(zip(samples, epochs, strict=True)):
             key, place = (self.config.seed, int(epoch), int(sample)), np.flatnonzero(real[row])
@@ -153,7 +153,7 @@ class LraTask(Task):
         return {**make_batch(ids, real, targets.ravel()[select]), **tensors({"select": select})}
 
     def parts(self, batch: Batch) -> list[Batch]:
-        """On a CPU a few rows of like length at once: much of a batch is padding else, and its tensors are large."""
+        """On a CPU, a few rows of similar length at once: a whole batch would be mostly padding, and large."""
         import torch
 
         ids, real = batch["ids"], batch.get("key_mask")
@@ -169,7 +169,7 @@ class LraTask(Task):
         return summed_loss(logits, labels), len(labels)
 
     def measure(self, model: nn.Module, batch: Batch) -> Sums:
-        """Also how often each class was taken for each: rows are true classes, columns are answers."""
+        """Also the confusion matrix: rows are true classes, columns are answers."""
         logits, labels = self._logits(model, batch), batch["labels"]
         loss = summed_loss(logits, labels)
         if self.denoises:
@@ -184,7 +184,7 @@ class LraTask(Task):
         return logits.float()
 
     def metrics(self, split: str, sums: Mapping[str, Any]) -> dict[str, Any]:
-        """Loss and accuracy, over a whole split the confusion matrix too; where tokens are guessed, perplexity."""
+        """Loss and accuracy, and over a whole split the confusion matrix; loss and perplexity of masked tokens."""
         count, confusion = sums["terms"], sums.get("confusion")
         mean, context = sums["loss"] / max(count, 1), {"context": self.data.context}
         if confusion is None:
@@ -201,7 +201,7 @@ def make_batch(ids: Indices, real: NDArray[np.bool_], labels: Indices) -> Batch:
 
 
 def split_sizes(count: int, held_out: float) -> dict[str, int]:
-    """How many of `count` generated samples each split has."""
+    """Number of samples per split, of `count` generated ones."""
     blank = Sequences(np.zeros(0, np.int64), np.zeros(count + 1, np.int64), np.zeros(count, np.int64))
     return {split: len(part) for split, part in blank.split(held_out).items()}
 
@@ -215,7 +215,7 @@ def _extent(real: Tensor) -> Tensor:
 
 
 def _part(batch: Batch, rows: Tensor, n: int) -> Batch:
-    """These rows of a batch, up to token n, and what is asked about them."""
+    """These rows of a batch, up to token n, with their labels."""
     import torch
 
     part, select = {"ids": batch["ids"][rows, ..., :n].contiguous()}, batch.get("select")

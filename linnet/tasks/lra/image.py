@@ -24,7 +24,7 @@ class Image(LraTask):
         return {} if data.path is not None else {"path": default_path()}
 
     def read(self) -> dict[str, Sequences]:
-        """Row after row."""
+        """Pixels row by row."""
         data = self.data
         if data.context < PIXELS:
             raise InputError(f"data.context is {data.context}: a picture has {PIXELS:,} pixels")

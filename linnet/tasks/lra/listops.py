@@ -14,7 +14,7 @@ from linnet.errors import InputError
 from linnet.registry import TASK
 from linnet.tasks.lra.base import LraData, LraTask, split_sizes
 
-COUNT, HELD_OUT = 100_000, 0.02  # samples, and the share of them for validation, and that for the test
+COUNT, HELD_OUT = 100_000, 0.02  # samples, and the share of them for each of validation and test
 
 
 @TASK.add("lra/listops")
@@ -27,11 +27,11 @@ class ListOps(LraTask):
 
     @staticmethod
     def generated(data: LraData) -> dict[str, int]:
-        """Those that no path leads to."""
+        """Trees are generated unless a path names their files."""
         return {} if data.path is not None else split_sizes(data.count or COUNT, HELD_OUT)
 
     def read(self) -> dict[str, Sequences]:
-        """Generated or read, and kept in the cache."""
+        """The trees, generated or read, and kept in the cache."""
         data = self.data
         if data.path is None and data.context < LONGEST:
             raise InputError(f"data.context is {data.context}: trees have up to {LONGEST:,} tokens")
@@ -69,7 +69,7 @@ def _arrays(trees: Trees, prefix: str) -> Arrays:
 
 
 def _without_ends(sequences: Sequences) -> Sequences:
-    """Trees that have lost their closing brackets, and so what belongs to what."""
+    """Trees without their closing brackets, and so without their structure."""
     kept = sequences.tokens != END
     before = np.concatenate([[0], np.cumsum(kept)])
     return Sequences(sequences.tokens[kept], before[sequences.starts], sequences.labels)

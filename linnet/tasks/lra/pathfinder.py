@@ -15,7 +15,7 @@ from linnet.errors import InputError
 from linnet.registry import TASK
 from linnet.tasks.lra.base import LraData, LraTask, split_sizes
 
-COUNT, HELD_OUT = 200_000, 0.1  # pictures, and the share of them for validation, and that for the test
+COUNT, HELD_OUT = 200_000, 0.1  # pictures, and the share of them for each of validation and test
 
 
 @TASK.add("lra/pathfinder")
@@ -29,11 +29,11 @@ class Pathfinder(LraTask):
 
     @staticmethod
     def generated(data: LraData) -> dict[str, int]:
-        """Those that no path leads to."""
+        """Pictures are generated unless a path names their folder."""
         return {} if data.path is not None else split_sizes(data.count or COUNT, HELD_OUT)
 
     def read(self) -> dict[str, Sequences]:
-        """Row after row; public pictures, which come in the order of their making, are shuffled first."""
+        """Pixels row by row; public pictures, which are stored in the order they were made, are shuffled first."""
         data = self.data
         if data.context < PIXELS:
             raise InputError(f"data.context is {data.context}: a picture has {PIXELS:,} pixels")

@@ -10,7 +10,7 @@ from linnet.tasks.lra.retrieval import PairsTask
 
 @TASK.add("lra/retrieval_small")
 class RetrievalSmall(PairsTask):
-    """The same model and task; a result on it is not one of LRA Retrieval."""
+    """The same model and task; its scores are not comparable to those of LRA Retrieval."""
 
     @staticmethod
     def places(data: LraData) -> dict[str, Path]:
@@ -18,7 +18,7 @@ class RetrievalSmall(PairsTask):
         return {} if data.path is not None else {"path": default_path()}
 
     def read_pairs(self) -> dict[str, Pairs]:
-        """`data.variant` decides the splits and the pairs that are none."""
+        """`data.variant` decides the splits and the pairs that do not cite each other."""
         data = self.data
         self.work("reading the papers")(0, 1)
         return read_small(Path(data.path or default_path()), data.context, data.variant)
