@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 
-from linnet.config import DataConfig, RunConfig, load_recipe
+from linnet.config import RunConfig, load_recipe
 from linnet.errors import InputError, unknown
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
@@ -225,12 +225,12 @@ def plan(trial: Trial) -> Planned:
     Tokens are steps * batch * accumulate * context, those of pretraining too; padding counts. GPU hours are those of
     one A100 in bfloat16: 6 * parameters * tokens / (312e12 per second * 0.3).
     """
-    config, train = trial.config, trial.config.train
+    config, train, data = trial.config, trial.config.train, cast(Any, trial.config.data)
     before = (train.pretrain_steps or train.steps) if config.pretrain else 0
     model = model_without_data(config)
     sequences = 2 if model.output == "two_tower" else 1
     steps = train.steps + before
-    tokens = steps * train.batch * train.accumulate * config.data.context * sequences
+    tokens = steps * train.batch * train.accumulate * data.context * sequences
     parameters = _parameters(model.model_dump_json())
     return Planned(trial.name, parameters, tokens, steps, float(f"{gpu_hours(parameters, tokens):.4g}"))
 
@@ -242,12 +242,7 @@ def gpu_hours(parameters: int, tokens: int) -> float:
 
 def model_without_data(config: RunConfig) -> ModelConfig:
     """The model of a run whose data need not be there: a vocabulary that the text decides is the preset's."""
-    if isinstance(config.data, DataConfig):
-        size = config.data.vocab_size
-        return model_config({**({} if size is None else {"vocab_size": size}), **config.model})
-    task = object.__new__(TASK[config.task])  # its constructor would read or generate the data
-    task.config, task.data = config, config.data
-    return model_config({**task.model_fields(), **config.model})
+    return model_config({**TASK[config.task].planned_fields(config.data, config.pretrain), **config.model})
 
 
 @cache

@@ -77,6 +77,11 @@ class Task(ABC):
         """The number that decides which checkpoint is the best on the validation split: lower is better."""
         return float(metrics["loss"])
 
+    @classmethod
+    def planned_fields(cls, data: Any, pretrain: bool = False) -> dict[str, Any]:
+        """The fields of the model that the configuration decides before the data are read."""
+        return {}
+
     @abstractmethod
     def model_fields(self) -> dict[str, Any]:
         """The fields of the model that the data decide, such as the size of its vocabulary."""

@@ -52,9 +52,14 @@ class Recall(Task):
     data: RecallData
     output = "causal_lm"
 
+    @classmethod
+    def planned_fields(cls, data: Any, pretrain: bool = False) -> dict[str, Any]:
+        """The number of ids."""
+        return {"vocab_size": data.vocab_size}
+
     def model_fields(self) -> dict[str, Any]:
         """The number of ids."""
-        return {"vocab_size": self.data.vocab_size}
+        return self.planned_fields(self.data, self.config.pretrain)
 
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of the first samples of each split, which another generator would not give."""

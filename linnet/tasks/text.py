@@ -87,6 +87,11 @@ class TextTask(Task):
             self.work(f"learning the tokenizer ({self.data.tokenizer})")(0, 1)
         return make_tokenizer(self.data, self.corpus, self.needs_mask)
 
+    @classmethod
+    def planned_fields(cls, data: Any, pretrain: bool = False) -> dict[str, Any]:
+        """The vocabulary's size, where the text does not decide it."""
+        return {} if data.vocab_size is None else {"vocab_size": data.vocab_size}
+
     def model_fields(self) -> dict[str, Any]:
         """The vocabulary's size, and the id of padding."""
         return {"vocab_size": self.tokenizer.vocab_size, "pad": Tokenizer.pad}

@@ -86,15 +86,21 @@ class LraTask(Task):
         """Whether the model guesses masked tokens instead of classes."""
         return self.data.objective == "denoise"
 
-    def model_fields(self) -> dict[str, Any]:
+    @classmethod
+    def planned_fields(cls, data: Any, pretrain: bool = False) -> dict[str, Any]:
         """The sizes of the benchmark, with as many positions as the next power of two; the mask is one token more."""
+        denoises = data.objective == "denoise"
         fields = {
-            "vocab_size": max(self.vocab_size, self.different_tokens()),
-            "max_length": 1 << (self.data.context - 1).bit_length(),
-            "classes": self.classes,
-            "output": "masked_lm" if self.denoises else self.output,
+            "vocab_size": max(cls.vocab_size, cls.tokens + (denoises or pretrain)),
+            "max_length": 1 << (data.context - 1).bit_length(),
+            "classes": cls.classes,
+            "output": "masked_lm" if denoises else cls.output,
         }
-        return {**fields, "mean_over": "max_length"} if self.data.rules == "skyformer" else fields
+        return {**fields, "mean_over": "max_length"} if data.rules == "skyformer" else fields
+
+    def model_fields(self) -> dict[str, Any]:
+        """All of them are planned."""
+        return self.planned_fields(self.data, self.config.pretrain)
 
     def different_tokens(self) -> int:
         """Number of distinct tokens, including the mask if any are masked."""
