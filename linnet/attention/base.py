@@ -5,20 +5,24 @@ A mechanism is a `Core` with a name, written in one file. It says what it can do
 that needs other projections brings a `Mixer` of its own.
 """
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from linnet.attention.rows import Rows
+from linnet.attention.relative import kept_angles
+from linnet.attention.rows import Kernel, weight_rows
 from linnet.config import Settings, parse_section
 from linnet.errors import InputError, UnsupportedError
-from linnet.ops.masks import check_mask, check_qkv, check_state
+from linnet.ops.masks import Layout, check_qkv, check_state, layout
 from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
 
+if TYPE_CHECKING:
+    from linnet.ops.cpu.decode import Stepper
 
-class Core(Rows):
+
+class Core(nn.Module):
     """One attention mechanism on q, k (B,H,N,D) and v (B,H,N,E)."""
 
     name: ClassVar[str] = "this attention"  # set by the registry
@@ -34,6 +38,8 @@ class Core(Rows):
     core_form: ClassVar[bool] = True  # it means something without its mixer: create_attention gives it
     state_types: tuple[str, ...] = ()  # of a state's tensors: "sum", "input", "moment", "count" or "flag"
     qkv_gain: ClassVar[float] = 2**-0.5  # of the Xavier initialization of the query, key and value projections
+    holds_weights: ClassVar[bool] = False  # `attend` holds all weights, so that instruments read a long text by rows
+    stepper: "Stepper | None" = None  # a kernel for a whole decoding step
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: Settings) -> None:
         super().__init__()
@@ -62,16 +68,18 @@ class Core(Rows):
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None
     ) -> Tensor:
         """o (B,H,N,E) of q, k (B,H,N,D) and v (B,H,N,E)."""
-        return self.run(q, k, v, self.causal, key_mask, segments)
+        return self.run(q, k, v, self.layout(q, k, v, key_mask, segments), self.causal)
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        """`forward` with the direction given by the caller."""
-        self._check(q, k, v, segments)
+    def run(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        """`forward` of checked tensors, with the direction given by the caller."""
         if causal and not self.causal_form:
             raise UnsupportedError(f"{self.name} has no causal form")
-        return self.finish(self.attend(q, k, v, causal, key_mask, segments)).to(v.dtype)
+        return self.finish(self.attend(q, k, v, where, causal)).to(v.dtype)
+
+    def layout(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, segments: Tensor | None) -> Layout:
+        """Where the tokens stand, once per call, or a one-line error for tensors that do not fit this core."""
+        self._check(q, k, v, segments)
+        return layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
 
     def _check(self, q: Tensor, k: Tensor, v: Tensor, segments: Tensor | None) -> None:
         """One-line errors for tensors that do not fit this core."""
@@ -90,18 +98,31 @@ class Core(Rows):
         normalize: bool = False,
     ) -> Tensor:
         """Dense A (B,H,N,N), for which A @ v is the output before any norm; `normalize`: rows divided by their sum."""
-        self._check(q, k, k, segments)
-        A = self.dense(q, k, self.causal, key_mask, segments)
+        A = self.dense(q, k, self.layout(q, k, k, key_mask, segments), self.causal)
         if not normalize:
             return A
         total = A.sum(dim=-1, keepdim=True)
         return torch.where(total == 0, 0, A / torch.where(total == 0, 1, total))
 
-    def definition(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        """What `attend` must equal; not the product with A where the values pass a norm before they are summed."""
-        return self.dense(q, k, causal, key_mask, segments) @ v
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        """The weighted sum of the values, without the weights."""
+        raise NotImplementedError
+
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
+        """The weights as their equation reads."""
+        raise NotImplementedError
+
+    def definition(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        """What `attend` must equal; overridden where the values pass a norm before they are summed."""
+        return self.dense(q, k, where, causal) @ v
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel | None:
+        """The features of an unpadded batch in float64, where the weights are products of features."""
+        return None
+
+    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+        """Rows `start` to `stop` of `weights`, (B,H,stop-start,N), for an unpadded batch too long for all of them."""
+        return weight_rows(self, q, k, start, stop)
 
     def finish(self, o: Tensor) -> Tensor:
         """What follows the weighted sum; nothing, unless the mechanism brings a norm."""
@@ -113,9 +134,8 @@ class Core(Rows):
         """Like a causal `forward`, from a state and with the state after the last real token."""
         self._check(q, k, v, None)
         self.check_recurrent()
-        if key_mask is not None:
-            key_mask = check_mask(key_mask, q.shape[0], q.shape[2])
-        o, state = self.extend(q, k, v, key_mask, self._checked_state(state, v))
+        where = layout(q.shape[0], q.shape[2], key_mask, None, q.device)
+        o, state = self.extend(q, k, v, where, self._checked_state(state, v))
         return self.finish(o).to(v.dtype), state
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
@@ -135,7 +155,8 @@ class Core(Rows):
 
     def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
         """A whole step in one call of a kernel, which checks its arguments itself; None where it does not take them."""
-        return None
+        stepper = self.stepper
+        return None if stepper is None else stepper.step(q, k, v, state, *kept_angles(self))
 
     def _checked_state(self, state: State | None, v: Tensor) -> State | None:
         """A state of the right shapes, in the types that this mechanism keeps whatever was made of it since."""
@@ -153,16 +174,14 @@ class Core(Rows):
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         """`extend` by one token, written for speed where that pays."""
-        return self.extend(q, k, v, None, state)
+        return self.extend(q, k, v, layout(q.shape[0], 1, None, None, q.device), state)
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         """The shapes of a state's tensors; None is any size."""
         raise NotImplementedError
 
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State]:
-        """`attend` from a state."""
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
+        """A causal `attend` from a state, and the state after it."""
         raise NotImplementedError
 
     def check_recurrent(self) -> None:
@@ -180,15 +199,10 @@ class Mixer(nn.Module):
     def __init__(self, core: Core) -> None:
         super().__init__()
         self.core = core
-        M = core.heads * core.head_dim
+        self.width = M = core.heads * core.head_dim  # of the vectors that it takes and gives
         self.qkv = nn.Linear(M, self.parts * M)
         self.out = nn.Linear(M, M)
         self.reset_parameters()
-
-    @property
-    def width(self) -> int:
-        """M, of the vectors that it takes and gives."""
-        return self.out.out_features
 
     def reset_parameters(self) -> None:
         """Xavier uniform for each of the four projections, biases 0."""
@@ -228,8 +242,9 @@ class Mixer(nn.Module):
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.width:
             shape = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
             raise InputError(f"x {shape}: it must be a tensor (batch, tokens, width) with width {self.width}")
-        if x.dtype != self.out.weight.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise InputError(f"x is {x.dtype}: the mixer's parameters are {self.out.weight.dtype}")
+        weight = getattr(self.out, "weight", None)  # no tensor where a user has wrapped or quantized the projection
+        if isinstance(weight, Tensor) and x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise InputError(f"x is {x.dtype}: the mixer's parameters are {weight.dtype}")
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v (B,H,N,D) of x (B,N,M)."""

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 
 from linnet.attention.base import Core
 from linnet.config import Settings
-from linnet.ops.block import Rule, dense, pick, turns
+from linnet.ops.block import dense, pick, turns
 from linnet.ops.hashing import below, draw, new_seed
-from linnet.ops.masks import Layout, layout, visible
+from linnet.ops.masks import Layout, cleared, visible
+from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
 NONE = 2**31  # the number of a block that is not there
@@ -49,7 +50,7 @@ class BigBirdAttention(Core):
         """The blocks that each block of queries sees, (B,H,n,5+random), NONE where there is none; the last, (B,)."""
         n = -(-where.position.shape[-1] // self.options.block)
         i = torch.arange(n, device=self.seed.device)
-        length = torch.as_tensor(where.length, device=i.device).expand(B)
+        length = where.lengths(B)
         last = ((length - 1) // self.options.block).clamp(min=0)
         end, head = last[:, None, None], torch.arange(self.heads, device=i.device)[:, None]
         seen: list[Tensor] = []
@@ -73,14 +74,10 @@ class BigBirdAttention(Core):
             absent = absent | (block == other)
         return block.masked_fill(absent, NONE)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        B, _, N, _ = q.shape
-        where = layout(B, N, key_mask, segments, q.device)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         if where.real is None:
-            return self._blocks(q, k, v, torch.ones(B, N, dtype=torch.bool, device=q.device), where)
-        k, v = (x.masked_fill(~where.real[:, None, :, None], 0) for x in (k, v))
+            return self._blocks(q, k, v, where.reals(len(q)), where)
+        k, v = cleared(where.real, k, v)
         there, back = turns(where.real)
         q, k, v = (pick(x, there) for x in (q, k, v))
         return pick(self._blocks(q, k, v, where.real.gather(1, there), where), back)
@@ -88,7 +85,8 @@ class BigBirdAttention(Core):
     def _blocks(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, where: Layout) -> Tensor:
         """`attend` for rows that begin with their first real token."""
         B, H, N, D = q.shape
-        w, rule = min(self.options.block, N), Rule("softmax", False, D**-0.5)  # one block is no longer than its row
+        rule = BlockRule("softmax", False, D**-0.5)
+        w = min(self.options.block, N)  # one block is no longer than its row
         seen, last = self._seen(where, B)  # (B, H, n, m), (B,)
         n, m = seen.shape[2:]
         q, k, v = (F.pad(x, (0, 0, 0, n * w - N)).unflatten(2, (n, w)) for x in (q, k, v))  # (B, H, n, w, .)
@@ -112,9 +110,8 @@ class BigBirdAttention(Core):
         o = torch.where(which == 0, edge[:, :, 0], torch.where(which == last.view(B, 1, 1, 1, 1), edge[:, :, 1], o))
         return o.flatten(2, 3)[:, :, :N]
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         B, H, N, D = q.shape
-        where = layout(B, N, key_mask, segments, q.device)
         seen, last = self._seen(where, B)
         block = torch.arange(seen.shape[2], device=q.device)
         pairs = (seen[..., None] == block).any(dim=3)  # (B, H, n, n): whether the row's block sees the column's

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
-from linnet.attention.relative import positions_of
-from linnet.attention.rows import Kernel
+from linnet.attention.features import FeatureCore
 from linnet.config import Count, Settings
-from linnet.ops import linear_attention
-from linnet.ops.masks import Layout, check_length, layout, visible
-from linnet.ops.precision import EPS, State, accumulator
+from linnet.ops.masks import Layout, check_length, visible
+from linnet.ops.precision import EPS, accumulator
+from linnet.ops.rules import Features
 from linnet.registry import ATTENTION
 
 
@@ -26,40 +25,39 @@ class CosformerOptions(Settings):
 
 
 @ATTENTION.add("cosformer")
-class CosformerAttention(Core):
+class CosformerAttention(FeatureCore):
     """ReLU features with a cosine that favors near tokens."""
 
     what = "ReLU features, weighted by the cosine of the distance"
     paper = "cosFormer: Rethinking Softmax in Attention, ICLR 2022, arXiv 2202.08791"
     cost = "N D^2"
     any_length = False
-    state_types = ("sum", "sum", "count")
+    counted = True
+    wide = True
     Options = CosformerOptions
     options: CosformerOptions
 
+    @property
+    def feature_width(self) -> int:
+        return 2 * self.head_dim
+
     def _check_length(self, where: Layout) -> None:
         """The one-line error where a position is beyond `max_length`."""
-        if where.position.shape[-1] > self.options.max_length:  # otherwise none can be
-            check_length(where.position + 1, self.options.max_length, self.name)
+        check_length(where.length if where.run is None else where.position + 1, self.options.max_length, self.name)
 
-    def _features(self, x: Tensor, position: Tensor) -> Tensor:
-        """(B,H,N,2D) of x (B,H,N,D) at `position` (N,) or (B,N), in float32 or wider."""
-        angle = (position.to(torch.float64) * (math.pi / (2 * self.options.max_length))).to(accumulator(x.dtype))
-        angle = angle[..., None] if angle.dim() == 1 else angle[:, None, :, None]
-        x = x.to(angle.dtype).relu()
-        return torch.cat([x * angle.cos(), x * angle.sin()], dim=-1)
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+    def features(self, where: Layout) -> Features:
         self._check_length(where)
-        phi_q, phi_k = self._features(q, where.position), self._features(k, where.position)
-        v = v.to(phi_q.dtype)
-        return linear_attention(phi_q, phi_k, v, causal, normalize=True, key_mask=key_mask, segments=segments)
+        angle = where.position.to(torch.float64) * (math.pi / (2 * self.options.max_length))
+        angle = angle[..., None] if angle.dim() == 1 else angle[:, None, :, None]  # (N, 1) or (B, 1, N, 1)
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+        def phi(x: Tensor) -> Tensor:
+            turn, x = angle.to(x.dtype), x.relu()
+            return torch.cat([x * turn.cos(), x * turn.sin()], dim=-1)
+
+        return phi
+
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
+        """From the distances themselves, which the features only stand for."""
         self._check_length(where)
         t, wide = where.position.expand(q.shape[0], -1), accumulator(q.dtype)
         gap = (t[:, None, :, None] - t[:, None, None, :]).to(wide)  # (B, 1, N, N)
@@ -67,24 +65,4 @@ class CosformerAttention(Core):
         A = torch.where(visible(where, causal), q.to(wide).relu() @ k.to(wide).relu().mT * near, 0)
         return A / A.sum(dim=-1, keepdim=True).clamp(min=EPS)  # M18
 
-    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
-        position = torch.arange(q.shape[2], device=q.device)
-        return Kernel(self._features(q.double(), position), self._features(k.double(), position), divided=True)
-
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State]:
-        """The state: S and z of `linear_attention`, and the number of positions (B,)."""
-        before, start = (None, None) if state is None else (state[:2], state[2])
-        position, length = positions_of(q, key_mask, None, start)
-        check_length(length, self.options.max_length, self.name)
-        phi_q, phi_k = self._features(q, position), self._features(k, position)
-        v = v.to(phi_q.dtype)
-        o, after = linear_attention(
-            phi_q, phi_k, v, normalize=True, key_mask=key_mask, state=before, return_state=True
-        )
-        return o, (*after, length)
-
-    def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
-        H, D = self.heads, self.head_dim
-        return [(B, H, 2 * D, E), (B, H, 2 * D), (B,)]
+    advance = Core.advance  # features of width 2D: a kernel on one token is faster than separate operations

@@ -11,13 +11,14 @@ from pydantic import Field
 from torch import Tensor
 
 from linnet.attention.base import Core
-from linnet.attention.relative import Positions, RelativePositions, positions_of
+from linnet.attention.relative import Positions, RelativePositions
 from linnet.config import Settings
-from linnet.ops import block_attention, reference
-from linnet.ops.block import Rule, attend_blocks, attend_kernel, attend_layout, dense, pick, turns
-from linnet.ops.masks import layout
+from linnet.ops import reference
+from linnet.ops.block import attend, attend_blocks, attend_dropping, attend_torch, dense, pick, turns
+from linnet.ops.masks import Layout, cleared
 from linnet.ops.precision import State, accumulator
 from linnet.ops.rms import srms
+from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
 
@@ -47,8 +48,8 @@ class DiagAttention(Core):
         near = "input" if options.kind == "softmax" else "sum"
         self.state_types = (near, near, "flag", "count")
 
-    def _rule(self, causal: bool) -> Rule:
-        return Rule(self.options.kind, causal, self.head_dim**-0.5, self.options.dropout if self.training else 0.0)
+    def _rule(self, causal: bool) -> BlockRule:
+        return BlockRule(self.options.kind, causal, self.head_dim**-0.5, self.options.dropout if self.training else 0.0)
 
     def _wide(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """ReLA has no normalizer: its sums are float32 until its norm."""
@@ -60,35 +61,27 @@ class DiagAttention(Core):
         """Positions restart in each block; only differences inside a block matter."""
         return self.positions(position % self.options.block, q, k)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k, v = self._wide(*self._rotated(q, k, where.position), v)
         rule, block = self._rule(causal), self.options.block
         if rule.dropout:
-            o = attend_kernel(q, k, v, where, block, rule)
-            return attend_layout(q, k, v, where, block, rule) if o is None else o
-        return block_attention(q, k, v, block, rule.kind, causal, key_mask, segments)
+            o = attend_dropping(q, k, v, where, block, rule)
+            return attend_torch(q, k, v, where, block, rule) if o is None else o
+        return attend(q, k, v, where, block, rule)
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self._rotated(q, k, where.position)
         return reference.block_weights(q, k, where, self.options.block, self.options.kind, causal)  # M5, M6
 
     def finish(self, o: Tensor) -> Tensor:
         return srms(o, dim=(1, 3)) if self.options.kind == "rela" else o
 
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State]:
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
         """The state is the open block: keys and values (B,H,w,.), which are real (B,w), and positions so far (B,)."""
         B, H, N, _ = q.shape
         w = self.options.block
-        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
-        if key_mask is not None:
-            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
-        q, k, v = self._wide(q, k, v)
+        real = where.reals(B)
+        q, k, v = self._wide(q, *cleared(where.real, k, v))
         if state is None:
             state = (
                 k.new_zeros(B, H, w, k.shape[3]),
@@ -100,7 +93,9 @@ class DiagAttention(Core):
         there, back = turns(real)
         q, k, v = (pick(x, there) for x in (q, k, v))
         real = real.gather(1, there)
-        position, length = positions_of(q, real, None, start)
+        length = where.lengths(B)
+        position = torch.minimum(torch.arange(N, device=q.device), (length - 1).clamp(min=0)[:, None]) + start[:, None]
+        length = length + start
         q, k = self._rotated(q, k, position)
         # The open block is moved to end right before the first new token: one contiguous row of w + N.
         slot = torch.arange(w, device=q.device) - (w - start % w)[:, None]  # (B, w), negative: empty

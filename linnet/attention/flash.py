@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from linnet.attention.flash_quad import GatedOptions, GatedUnit, Width
-from linnet.attention.relative import positions_of
 from linnet.ops.block import pick, turns
-from linnet.ops.masks import layout, visible
+from linnet.ops.masks import Layout, cleared, visible
 from linnet.ops.precision import State, accumulator, no_autocast
 from linnet.registry import ATTENTION
 
@@ -33,13 +32,9 @@ class FlashAttention(GatedUnit):
     Options = FlashOptions
     options: FlashOptions
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         v = v.to(accumulator(v.dtype))
-        if where.real is not None:  # what stands in a masked token is never read, not even a NaN
-            k, v = (x.masked_fill(~where.real[:, None, :, None], 0) for x in (k, v))
+        k, v = cleared(where.real, k, v)
         parts = self._parts(q, k, where.position)
         with no_autocast(v.device):
             if where.real is None:
@@ -80,8 +75,7 @@ class FlashAttention(GatedUnit):
         S = before if causal else within.sum(dim=1, keepdim=True)
         return (A @ v + far_q @ S).flatten(1, 2)[:, None, :T], before, within
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         near_q, far_q, near_k, far_k = self.features(q, k, where.position)
         see, C = visible(where, causal), self.options.chunk
         own = (where.position // C).expand(q.shape[0], -1)[:, None]  # (B, 1, N)
@@ -90,20 +84,17 @@ class FlashAttention(GatedUnit):
         far = far_q @ far_k.mT / C
         return torch.where(see & same, near, 0) + torch.where(see & before if causal else see, far, 0)  # M28
 
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State]:
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
         """The state: k v^T before the open chunk and in it (B,1,s,e), its near keys and values (B,1,C,.), which of
         them are real (B,C), and positions so far (B,)."""
         B, _, N, _ = q.shape
         C, v = self.options.chunk, v.to(accumulator(v.dtype))
-        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
-        if key_mask is not None:
-            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+        (k, v), real = cleared(where.real, k, v), where.reals(B)
         S, S_open, open_k, open_v, open_real, start = self._empty(v) if state is None else state
-        position, length = positions_of(q, key_mask, None, start)
+        where = where.after(start)
+        length = where.lengths(B)
         there, back = turns(real)
-        news = [pick(x, there) for x in (*self._parts(q, k, position), v)]
+        news = [pick(x, there) for x in (*self._parts(q, k, where.position), v)]
         # A row of C + N slots whose chunks start at 0: the open chunk, then the new tokens from slot start % C on.
         slot, first = torch.arange(C + N, device=q.device), (start % C)[:, None]
         source = torch.where(slot < first, slot, slot + C - first).clamp(max=C + N - 1)  # (B, C + N)

@@ -14,7 +14,7 @@ from torch.nn.functional import silu
 from linnet.attention.base import Core, Mixer
 from linnet.attention.rows import past
 from linnet.config import Settings
-from linnet.ops.masks import layout, visible
+from linnet.ops.masks import Layout, cleared, visible
 from linnet.ops.positions import rotary_angles, rotate
 from linnet.ops.precision import accumulator, no_autocast
 from linnet.registry import ATTENTION
@@ -59,7 +59,8 @@ class GatedMixer(Mixer):
 
     def __init__(self, core: Core, width: int, value_width: int) -> None:
         nn.Module.__init__(self)  # its projections are not those of Mixer
-        self.core = core
+        self.core, self.width = core, width
+        self.value_width = value_width
         self.enter = nn.Linear(width, value_width + core.head_dim)  # V and Z
         self.gate = nn.Linear(width, value_width)  # U
         self.out = nn.Linear(value_width, width)
@@ -74,7 +75,7 @@ class GatedMixer(Mixer):
 
     @property
     def _parts(self) -> list[int]:
-        return [self.gate.out_features, self.core.head_dim]
+        return [self.value_width, self.core.head_dim]
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Z twice, as query and as key (B,1,N,s), and V (B,1,N,e)."""
@@ -125,17 +126,12 @@ class FlashQuadAttention(GatedUnit):
     Options = GatedOptions
     options: GatedOptions
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        real = layout(q.shape[0], q.shape[2], key_mask, segments, q.device).real
-        if real is not None:  # what stands in a masked token is never read, not even a NaN
-            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        k, v = cleared(where.real, k, v)
         with no_autocast(v.device):
-            return self.dense(q, k, causal, key_mask, segments) @ v.to(accumulator(v.dtype))
+            return self.dense(q, k, where, causal) @ v.to(accumulator(v.dtype))
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self.features(q, k, where.position)
         see = visible(where, causal)
         n = see.sum(dim=-1, keepdim=True).clamp(min=1)  # real tokens that a query sees

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from linnet.attention.base import Core
 from linnet.config import Settings
-from linnet.ops.block import Rule, dense, pick, turns
+from linnet.ops.block import dense, pick, turns
 from linnet.ops.hashing import below, draw, new_seed
-from linnet.ops.masks import layout, visible
+from linnet.ops.masks import Layout, cleared, visible
 from linnet.ops.precision import FLOOR, accumulator, no_autocast
+from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
 ROWS = 128  # queries whose sampled keys are gathered at a time
@@ -79,15 +80,12 @@ class InformerAttention(Core):
         counts = torch.arange(best.shape[2], device=q.device) < self._budget(length)[:, None, None]
         return best, counts & real[:, None].expand(-1, self.heads, -1).gather(2, best)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        B, _, N, _ = q.shape
-        where = layout(B, N, key_mask, segments, q.device)
-        length = torch.as_tensor(where.length, device=q.device).expand(B)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        B = len(q)
+        length = where.lengths(B)
         if where.real is None:
-            return self._rows(q, k, v, torch.ones(B, N, dtype=torch.bool, device=q.device), length)
-        k, v = (x.masked_fill(~where.real[:, None, :, None], 0) for x in (k, v))
+            return self._rows(q, k, v, where.reals(B), length)
+        k, v = cleared(where.real, k, v)
         there, back = turns(where.real)
         q, k, v = (pick(x, there) for x in (q, k, v))
         return pick(self._rows(q, k, v, where.real.gather(1, there), length), back)
@@ -97,20 +95,19 @@ class InformerAttention(Core):
         best, counts = self._chosen(q, k, real, length)
         index = best[..., None]  # (B, H, U, 1)
         see = real[:, None, None].expand(-1, 1, best.shape[2], -1)
-        rule = Rule("softmax", False, self.head_dim**-0.5)
+        rule = BlockRule("softmax", False, self.head_dim**-0.5)
         sharp = dense(q.gather(2, index.expand(-1, -1, -1, q.shape[3])), k, v, see, rule)  # (B, H, U, E)
         n = real.sum(dim=1).clamp(min=1)[:, None, None, None]
         mean = (v.to(accumulator(v.dtype)).sum(dim=2, keepdim=True) / n).to(v.dtype)  # (B, H, 1, E)
         sharp = torch.where(counts[..., None], sharp, mean)
         return mean.expand_as(v).scatter(2, index.expand_as(sharp), sharp)
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         B, H, N, D = q.shape
-        where = layout(B, N, key_mask, segments, q.device)
         see = visible(where, False).expand(B, 1, 1, N)
         real = see.reshape(B, N)
         there, back = turns(real)
-        length = torch.as_tensor(where.length, device=q.device).expand(B)
+        length = where.lengths(B)
         best, counts = self._chosen(pick(q, there), pick(k, there), real.gather(1, there), length)
         sharp = torch.zeros(B, H, N, dtype=torch.bool, device=q.device).scatter(2, best, counts)
         sharp = pick(sharp[..., None], back)  # (B, H, N, 1): the queries that attend

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
-from linnet.ops.block import Rule, dense
-from linnet.ops.masks import layout, visible
+from linnet.ops.block import dense
+from linnet.ops.masks import Layout, cleared, visible
 from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
 ABSENT = -1e9  # in the exponent of a masked key: e^ABSENT is 0, and so is its gradient
@@ -30,7 +31,7 @@ def gaussian_attention(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None = No
     last = v.new_zeros(*v.shape[:2], 1, max(D + 2, E + 1))
     last[..., -1] = 1
     v = torch.cat([torch.nn.functional.pad(v, (0, last.shape[3] - E)), last], dim=2)
-    o = dense(q, torch.nn.functional.pad(k, (0, 0, 0, 1)), v, None, Rule("softmax", False, D**-0.5))
+    o = dense(q, torch.nn.functional.pad(k, (0, 0, 0, 1)), v, None, BlockRule("softmax", False, D**-0.5))
     return o[..., :E] / o[..., -1:]
 
 
@@ -51,17 +52,14 @@ class KernelizedAttention(Core):
     recurrent = False
     packed = False
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        real, wide = layout(q.shape[0], q.shape[2], key_mask, segments, q.device).real, accumulator(q.dtype)
-        if real is not None:  # what stands in a masked token is never read, not even a NaN
-            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        wide = accumulator(q.dtype)
+        k, v = cleared(where.real, k, v)
         with no_autocast(q.device):
-            return gaussian_attention(q.to(wide), k.to(wide), v.to(wide), real)
+            return gaussian_attention(q.to(wide), k.to(wide), v.to(wide), where.real)
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        where, wide = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), accumulator(q.dtype)
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
+        wide = accumulator(q.dtype)
         return torch.where(visible(where, False), gaussian_weights(q.to(wide), k.to(wide)), 0)
 
     def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from linnet.attention.base import Core
 from linnet.config import Count, Settings
-from linnet.ops.block import Rule, dense, pick, turns
-from linnet.ops.masks import check_length, layout
+from linnet.ops.block import dense, pick, turns
+from linnet.ops.masks import Layout, check_length
 from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
 DEVIATION = 0.02  # of the first entries of E
@@ -43,10 +44,8 @@ class LinformerAttention(Core):
         self.E = nn.Parameter(torch.empty(heads, options.k, options.max_length))
         nn.init.normal_(self.E, std=DEVIATION)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        where, wide = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), accumulator(q.dtype)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        wide = accumulator(q.dtype)
         check_length(where.length, self.options.max_length, self.name)
         kv = torch.cat([k, v], dim=-1)  # (B, H, N, D + E): one product serves both
         if where.real is not None:
@@ -57,10 +56,10 @@ class LinformerAttention(Core):
             mixed = self.E[:, :, :n].to(wide) @ rows  # (H, k, B (D + E))
             mixed = mixed.unflatten(2, (q.shape[0], -1)).permute(2, 0, 1, 3)  # (B, H, k, D + E)
             k, v = mixed.split((k.shape[3], v.shape[3]), dim=3)
-            return dense(q.to(wide), k, v, None, Rule("softmax", False, self.head_dim**-0.5))
+            return dense(q.to(wide), k, v, None, BlockRule("softmax", False, self.head_dim**-0.5))
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        where, wide = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), accumulator(q.dtype)
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
+        wide = accumulator(q.dtype)
         check_length(where.length, self.options.max_length, self.name)
         position = where.position.expand(q.shape[0], -1).clamp(max=self.options.max_length - 1)
         E = self.E.to(wide)[:, :, position].permute(2, 0, 1, 3)  # (B, H, k, N)

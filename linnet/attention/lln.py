@@ -10,14 +10,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from linnet.attention.base import Core
-from linnet.attention.rows import Kernel, exponentials
+from linnet.attention.features import LogFeatureCore, LogFeatures
 from linnet.config import Settings
 from linnet.errors import UnsupportedError
-from linnet.ops import reference
 from linnet.ops.cpu.decode import Mechanism, Stepper
-from linnet.ops.exponential import scaled_exp_attention, token_moments
-from linnet.ops.masks import Layout, layout
+from linnet.ops.exponential import token_moments
+from linnet.ops.masks import Layout, cleared
 from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
 
@@ -84,8 +82,7 @@ def per_token(x: Tensor, where: Layout, whole: bool = False) -> Moments:
         count = count * where.real[:, None]
     if sums is not None:
         return Moments(count, *sums)
-    if where.real is not None:
-        x = x.masked_fill(~where.real[:, None, :, None], 0)
+    (x,) = cleared(where.real, x)
     square = torch.linalg.vector_norm(x, dim=3, dtype=torch.float64).square()
     return Moments(count, x.sum(dim=3, dtype=torch.float64), square)
 
@@ -111,7 +108,7 @@ def over_run(x: Tensor, where: Layout) -> Tensor:
 
 
 @ATTENTION.add("lln")
-class LlnAttention(Core):
+class LlnAttention(LogFeatureCore):
     """Exponential features, moment matched to softmax."""
 
     what = "exponential features, matched in log-variance to softmax"
@@ -126,8 +123,8 @@ class LlnAttention(Core):
         if causal and options.statistics == "sample":
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
         curve = (0.0, RELEASED_A, RELEASED_B) if options.match == "paper" else interpolated(head_dim)
-        how = Mechanism("exp", ("Szm", "moments"), curve=curve)
-        self.stepper = Stepper(how, heads, head_dim) if options.statistics != "tensor" else None
+        if options.statistics != "tensor":
+            self.stepper = Stepper(Mechanism("exp", ("Szm", "moments"), curve=curve), heads, head_dim)
 
     def check_recurrent(self) -> None:
         super().check_recurrent()
@@ -157,42 +154,19 @@ class LlnAttention(Core):
         alpha, beta = ((matched / sigma).to(wide)[..., None] for sigma in (sigma_q, sigma_k))  # M13, M14
         return alpha, beta, kept
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        alpha, beta, _ = self.scales(q, k, causal, where)
-        q, k, v = (x.to(alpha.dtype) for x in (q, k, v))
-        return scaled_exp_attention(q, k, v, alpha, beta, causal, key_mask, segments)[0]
+    def log_features(self, q: Tensor, k: Tensor, where: Layout, causal: bool, past: State = ()) -> LogFeatures:
+        alpha, beta, moments = self.scales(q, k, causal, where, *past)
+        return LogFeatures(q.to(alpha.dtype), k.to(alpha.dtype), alpha, beta, (moments,))
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        alpha, beta, _ = self.scales(q, k, causal, where)
-        return reference.exp_weights(alpha * q, beta * k, where, causal)  # M11
+    def _pack(self, sums: State, kept: State) -> State:
+        """S, z and m side by side (B,H,D*(E+2)), and the six moments of queries and keys (B,H,6)."""
+        S, z, m = sums
+        return torch.cat([S.flatten(2), z, m], dim=2), *kept
 
-    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
-        where = layout(q.shape[0], q.shape[2], None, None, q.device)
-        q, k = q.double(), k.double()
-        alpha, beta, _ = self.scales(q, k, self.causal, where)
-        return exponentials(alpha * q, beta * k)
-
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State]:
-        """The state: S, z and m of `exp_attention` side by side, and the six moments of queries and keys (B,H,6)."""
-        where = layout(q.shape[0], q.shape[2], key_mask, None, q.device)
-        D, past, before = self.head_dim, None, None
-        if state is not None:
-            S, z, m = state[0].split_with_sizes([D * v.shape[3], D, D], dim=2)
-            past, before = state[1], (S.unflatten(2, (D, -1)), z, m)
-        alpha, beta, moments = self.scales(q, k, True, where, past)
-        q, k, v = (x.to(alpha.dtype) for x in (q, k, v))
-        o, (S, z, m) = scaled_exp_attention(q, k, v, alpha, beta, True, key_mask, state=before)
-        return o, (torch.cat([S.flatten(2), z, m], dim=2), moments)  # (B, H, D*(E+2))
-
-    def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
-        stepper = self.stepper
-        return None if stepper is None else stepper.step(q, k, v, state)
+    def _unpack(self, state: State) -> tuple[State, State]:
+        D = self.head_dim
+        S, z, m = state[0].split_with_sizes([state[0].shape[2] - 2 * D, D, D], dim=2)
+        return (S.unflatten(2, (D, -1)), z, m), state[1:]
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         H, D = self.heads, self.head_dim

@@ -15,8 +15,9 @@ from linnet.attention.diag import DiagAttention, DiagOptions
 from linnet.attention.lln import LlnAttention, LlnOptions
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops.exp_block import exp_block_mean
-from linnet.ops.masks import layout
+from linnet.ops.masks import Layout
 from linnet.ops.precision import State
+from linnet.ops.rules import ExpRule
 from linnet.registry import ATTENTION
 
 
@@ -58,6 +59,9 @@ class LlnDiagAttention(Core):
     def has_weights(self) -> bool:
         return self.options.mix == "average"
 
+    def _no_weights(self) -> UnsupportedError:
+        return UnsupportedError(f"lln_diag: mix={self.options.mix!r} weighs each channel: no single matrix exists")
+
     def _mix(self, far: Tensor, near: Tensor) -> Tensor:
         """The two branches joined."""
         if self.options.mix != "average" and far.shape[3] != self.head_dim:
@@ -68,35 +72,30 @@ class LlnDiagAttention(Core):
             return self.r.to(far.dtype) * far + self.p.to(far.dtype) * near
         return near + self.r.to(far.dtype) * (far - near)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         if self.options.mix == "average":
-            where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
             alpha, beta, _ = self.lln.scales(q, k, causal, where)
-            o = exp_block_mean(q, k, v, alpha, beta, where, self.diag.options.block, causal)  # M15
+            o = exp_block_mean(q, k, v, where, self.diag.options.block, ExpRule(causal, alpha, beta))  # M15
             if o is not None:
                 return o
-        far = self.lln.attend(q, k, v, causal, key_mask, segments)
-        return self._mix(far, self.diag.attend(q, k, v, causal, key_mask, segments))
+        far = self.lln.attend(q, k, v, where, causal)
+        return self._mix(far, self.diag.attend(q, k, v, where, causal))
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         if not self.has_weights:
-            raise UnsupportedError(f"lln_diag: mix={self.options.mix!r} weighs each channel: no single matrix exists")
-        far = self.lln.dense(q, k, causal, key_mask, segments)
-        return self._mix(far, self.diag.dense(q, k, causal, key_mask, segments))
+            raise self._no_weights()
+        far = self.lln.dense(q, k, where, causal)
+        return self._mix(far, self.diag.dense(q, k, where, causal))
 
     def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
         if not self.has_weights:
-            return self.dense(q, k, self.causal, None, None)  # which says why there are none
+            raise self._no_weights()
         return self._mix(self.lln.rows(q, k, start, stop), self.diag.rows(q, k, start, stop))
 
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State]:
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
         """The state: the two tensors of `lln`, then the four of `diag`."""
-        far, after_far = self.lln.extend(q, k, v, key_mask, None if state is None else state[:2])
-        near, after_near = self.diag.extend(q, k, v, key_mask, None if state is None else state[2:])
+        far, after_far = self.lln.extend(q, k, v, where, None if state is None else state[:2])
+        near, after_near = self.diag.extend(q, k, v, where, None if state is None else state[2:])
         return self._mix(far, near), (*after_far, *after_near)
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from linnet.attention.base import Core
-from linnet.attention.relative import positions_of
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops.block import pick, turns
-from linnet.ops.masks import layout, visible
+from linnet.ops.masks import Layout, cleared, layout, visible
 from linnet.ops.precision import State, accumulator, no_autocast
 from linnet.registry import ATTENTION
 
@@ -118,16 +117,13 @@ class LongShortAttention(Core):
         o = A[..., :size] @ v.mT + A[..., size:] @ far_v[:, :, None]
         return o.flatten(2, 3)[:, :, :N]
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        B, _, N, _ = q.shape
-        real = layout(B, N, key_mask, segments, q.device).real
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        real = where.real
         q, k, v = (x.to(accumulator(x.dtype)) for x in (q, k, v))
         with no_autocast(v.device):
             if real is None:
-                return self._rows(q, k, v, torch.ones(B, N, dtype=torch.bool, device=q.device), causal)
-            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+                return self._rows(q, k, v, where.reals(len(q)), causal)
+            k, v = cleared(real, k, v)
             there, back = turns(real)
             q, k, v = (pick(x, there) for x in (q, k, v))
             return pick(self._rows(q, k, v, real.gather(1, there), causal), back)
@@ -142,14 +138,13 @@ class LongShortAttention(Core):
         return self._join(q, k, v, real, causal, (far_k, far_v, far_see))
 
     def _dense_parts(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, rows: slice = slice(None)
+        self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool, rows: slice = slice(None)
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weights of the window (B,H,N,N) and of landmarks (B,H,N,R), what they average (B,H,R,N), their values.
 
         With `rows` only those queries have weights.
         """
         B, N = q.shape[0], q.shape[2]
-        where = layout(B, N, key_mask, None, q.device)
         real = visible(where, False).expand(B, 1, 1, N)
         position = where.position.expand(B, -1)[:, None]  # (B, 1, N)
         q, t, s = q[:, :, rows], position[..., rows, None], position[..., None, :]
@@ -171,18 +166,17 @@ class LongShortAttention(Core):
         A = masked_softmax(scores, torch.cat([near.expand(B, -1, -1, -1), far], dim=-1))  # M32
         return A[..., :N], A[..., N:], P, far_v
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        near, far, P, _ = self._dense_parts(q, k, k, causal, key_mask)
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
+        near, far, P, _ = self._dense_parts(q, k, k, where, causal)
         return near + far @ P
 
     def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
-        near, far, P, _ = self._dense_parts(q, k, k, self.causal, None, slice(start, stop))
+        where = layout(q.shape[0], q.shape[2], None, None, q.device)
+        near, far, P, _ = self._dense_parts(q, k, k, where, self.causal, slice(start, stop))
         return near + far @ P
 
-    def definition(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        near, far, _, far_v = self._dense_parts(q, k, v, causal, key_mask)
+    def definition(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        near, far, _, far_v = self._dense_parts(q, k, v, where, causal)
         (v,) = self._normed(self.near_norm, v)
         return near @ v + far @ far_v
 
@@ -191,19 +185,15 @@ class LongShortAttention(Core):
         """Blocks and chunks both begin at its multiples."""
         return math.lcm(self._window(True)[0], self.options.chunk)
 
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State]:
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
         """The state: landmarks and their values (B,H,G,.), which exist (B,G), keys and values of the open page and the
         one before (B,H,2p,.), which are real (B,2p), positions so far (B,)."""
         B, _, N, _ = q.shape
         c, page, index = self.options.chunk, self._page, torch.arange(2 * self._page + N, device=q.device)
         q, k, v = (x.to(accumulator(x.dtype)) for x in (q, k, v))
-        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
-        if key_mask is not None:
-            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+        (k, v), real = cleared(where.real, k, v), where.reals(B)
         old_k, old_v, old_exists, near_k, near_v, near_real, start = self._checked(state, k, v)
-        length = positions_of(q, key_mask, None, start)[1]
+        length = where.lengths(B) + start
         there, back = turns(real)
         # A row of 2p + N slots: its first slot is position `base`, the new tokens stand from slot start - base on.
         base = ((start // page - 1) * page)[:, None]

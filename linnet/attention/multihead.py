@@ -94,10 +94,10 @@ class MultiheadAttention(nn.Module):
             F.linear(x, weight, bias).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
             for x, weight, bias in zip(inputs, self.in_proj_weight.chunk(3), biases, strict=True)
         )
-        o = self.core.run(q, k, v, causal, key_mask, None)
-        y = self.out_proj(o.transpose(1, 2).flatten(2))
+        where = self.core.layout(q, k, v, key_mask, None)
+        y = self.out_proj(self.core.run(q, k, v, where, causal).transpose(1, 2).flatten(2))
         shown = need_weights and self.core.has_weights
-        A = self.core.dense(q, k, causal, key_mask, None) if shown else None  # (B, H, N, N)
+        A = self.core.dense(q, k, where, causal) if shown else None  # (B, H, N, N)
         if A is not None and average_attn_weights:
             A = A.mean(dim=1)
         if not batched:

@@ -10,16 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from linnet.attention.base import Core
-from linnet.attention.relative import Positions, RelativePositions, kept_angles, positions_of
-from linnet.attention.rows import Kernel
+from linnet.attention.features import FeatureCore
+from linnet.attention.relative import Positions, RelativePositions, kept_angles
 from linnet.config import Settings
 from linnet.errors import InputError
-from linnet.ops import reference
 from linnet.ops.cpu.decode import Mechanism, Stepper
-from linnet.ops.features import Features, feature_attention
-from linnet.ops.masks import layout
-from linnet.ops.precision import State, accumulator
+from linnet.ops.features import EluFeatures
+from linnet.ops.masks import Layout
 from linnet.ops.rms import rms, srms
 from linnet.registry import ATTENTION
 
@@ -58,19 +55,16 @@ class MergedNorm(nn.Module):
         return merged.unflatten(2, (o.shape[1], -1)).transpose(1, 2)
 
 
-def _wide(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """In float32 at least: the sums of half precision overflow before the norm."""
-    return tuple(x.to(accumulator(x.dtype)) for x in tensors)
-
-
 @ATTENTION.add("norm")
-class NormAttention(Core):
+class NormAttention(FeatureCore):
     """Unscaled linear attention followed by a norm over the merged heads."""
 
     what = "linear attention without a denominator, then a norm over the merged width"
     paper = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
     cost = "N D^2"
-    state_types = ("sum", "count")
+    normalize = False
+    counted = True
+    wide = True  # the sums of half precision overflow before the norm
     Options = NormOptions
     options: NormOptions
 
@@ -78,52 +72,14 @@ class NormAttention(Core):
         super().__init__(heads, head_dim, causal, options)
         self.positions = RelativePositions(options.positions, head_dim)
         self.xnorm = MergedNorm(options.xnorm, heads * head_dim)
-        angles = tuple(map(type, kept_angles(self.positions)))
-        how = Mechanism(options.phi, ("S", "count"), options.xnorm == "srms", angles=angles)
-        self.stepper = Stepper(how, heads, head_dim) if options.xnorm in ("srms", "none") else None
+        if options.xnorm in ("srms", "none"):
+            angles = tuple(map(type, kept_angles(self)))
+            how = Mechanism(options.phi, ("S", "count"), options.xnorm == "srms", angles=angles)
+            self.stepper = Stepper(how, heads, head_dim)
 
-    def _features(self, x: Tensor) -> Features:
-        """phi, then the rotation, for tensors on the device of x."""
-        return Features(self.options.phi, *self.positions.angles_and_mirror(x.device))
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        position, _ = positions_of(q, key_mask, segments)
-        q, k, v = _wide(q, k, v)
-        return feature_attention(q, k, v, self._features(q), position, causal, False, key_mask, segments)[0]
-
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        where, features = layout(q.shape[0], q.shape[2], key_mask, segments, q.device), self._features(q)
-        phi_q, phi_k = (features(x, where.position) for x in _wide(q, k))
-        return reference.linear_weights(phi_q, phi_k, where, causal)  # M1
-
-    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
-        position, features = torch.arange(q.shape[2], device=q.device), self._features(q)
-        return Kernel(features(q.double(), position), features(k.double(), position), divided=False)
+    def features(self, where: Layout) -> EluFeatures:
+        theta, u = self.positions.angles_and_mirror(where.position.device)
+        return EluFeatures(self.options.phi, theta, u, where.position)
 
     def finish(self, o: Tensor) -> Tensor:
         return self.xnorm(o)
-
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State]:
-        S, start = state if state is not None else (None, None)
-        position, length = positions_of(q, key_mask, None, start)
-        q, k, v = _wide(q, k, v)
-        before = None if S is None else (S,)
-        o, (S,) = feature_attention(q, k, v, self._features(q), position, key_mask=key_mask, state=before)
-        return o, (S, length)
-
-    def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
-        return [(B, self.heads, self.head_dim, E), (B,)]
-
-    def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
-        stepper, positions = self.stepper, self._modules["positions"]
-        return None if stepper is None else stepper.step(q, k, v, state, *kept_angles(positions))  # type: ignore[arg-type]
-
-    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-        (S, start), features = state, self._features(q)
-        phi_q, phi_k = (features(x, start[:, None]) for x in _wide(q, k))
-        S = torch.addcmul(S, phi_k.mT, v.to(S.dtype))  # (B, H, D, E)  M8
-        return phi_q @ S, (S, start + 1)

@@ -11,10 +11,11 @@ from torch import Tensor
 from linnet.attention.base import Core
 from linnet.config import Count, Settings
 from linnet.ops import reference
-from linnet.ops.block import Rule, dense
-from linnet.ops.masks import layout, visible
+from linnet.ops.block import dense
+from linnet.ops.masks import Layout, cleared, visible
 from linnet.ops.precision import FLOOR, accumulator, no_autocast
 from linnet.ops.pseudo_inverse import pseudo_inverse
+from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
 
@@ -57,18 +58,14 @@ class NystromformerAttention(Core):
     options: NystromformerOptions
 
     @property
-    def _rule(self) -> Rule:
-        return Rule("softmax", False, self.head_dim**-0.5)
+    def _rule(self) -> BlockRule:
+        return BlockRule("softmax", False, self.head_dim**-0.5)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         (B, _, N, _), m, wide = q.shape, self.options.landmarks, accumulator(q.dtype)
-        real = layout(B, N, key_mask, segments, q.device).real
+        real = where.real
         q, k, v = q.to(wide), k.to(wide), v.to(wide)
-        known = q
-        if real is not None:  # what stands in a masked token is never read, not even a NaN
-            known, k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (q, k, v))
+        known, k, v = cleared(real, q, k, v)
         see = None if real is None else real[:, None, None]  # (B, 1, 1, N)
         with no_autocast(q.device):
             if m >= N:
@@ -77,7 +74,7 @@ class NystromformerAttention(Core):
                 Lq, Lk = (x.unflatten(2, (m, -1)).mean(dim=3) for x in (q, k))  # M20
                 sizes = None
             else:
-                own, sizes = segments_of(q.new_ones(B, N, dtype=torch.bool) if real is None else real, m)
+                own, sizes = segments_of(where.reals(B), m)
                 Lq, Lk = (landmarks(x, own, sizes) for x in (known, k))  # (B, H, m, D)
             Z = pseudo_inverse((Lq @ Lk.mT * self.head_dim**-0.5).softmax(dim=-1), self.options.steps)
             values = Z @ dense(Lq, k, v, see, self._rule)  # (B, H, m, E)
@@ -87,15 +84,14 @@ class NystromformerAttention(Core):
             values = torch.where(short[:, None, None, None], landmarks(v, own, sizes), values)
             return dense(q, Lk, values, (sizes > 0)[:, None, None], self._rule)
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         (B, _, N, D), m, wide = q.shape, self.options.landmarks, accumulator(q.dtype)
-        where = layout(B, N, key_mask, segments, q.device)
         q, k = q.to(wide), k.to(wide)
         exact = reference.block_weights(q, k, where, N, "softmax", False)  # M5, one block
         if m >= N:
             return exact
-        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if where.real is None else where.real
-        known, k = (x.masked_fill(~real[:, None, :, None], 0) for x in (q, k))
+        real = where.reals(B)
+        known, k = cleared(real, q, k)
         own, sizes = segments_of(real, m)
         P = (own[:, None] == torch.arange(m, device=q.device)[:, None]) & real[:, None]  # (B, m, N)
         P = (P.to(wide) / sizes.clamp(min=1)[..., None])[:, None]

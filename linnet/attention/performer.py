@@ -9,11 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.attention.base import Core
-from linnet.attention.rows import Kernel, exponentials
+from linnet.attention.features import LogFeatureCore, LogFeatures
 from linnet.config import Count, Settings
-from linnet.ops import exp_attention, reference
-from linnet.ops.masks import layout
+from linnet.ops.masks import Layout
 from linnet.ops.precision import State, accumulator, no_autocast
 from linnet.registry import ATTENTION
 
@@ -34,7 +32,7 @@ def orthogonal_features(m: int, D: int) -> Tensor:
 
 
 @ATTENTION.add("performer")
-class PerformerAttention(Core):
+class PerformerAttention(LogFeatureCore):
     """Positive orthogonal random features for the exponential of the scaled dot product."""
 
     what = "orthogonal random features that approximate softmax"
@@ -49,36 +47,25 @@ class PerformerAttention(Core):
         super().__init__(heads, head_dim, causal, options)
         self.register_buffer("W", orthogonal_features(options.features, head_dim))
 
-    def _log_features(self, q: Tensor, k: Tensor, redraw: bool = False) -> tuple[Tensor, Tensor]:
-        """(B,H,N,m) each; the query's own |q|^2 / 2 is left out, since it cancels in the quotient."""
+    def log_features(
+        self, q: Tensor, k: Tensor, where: Layout, causal: bool, past: State = (), W: Tensor | None = None
+    ) -> LogFeatures:
+        """(B,H,N,m) each, of the rows W, by default the stored ones.
+
+        The query's own |q|^2 / 2 is left out, since it cancels in the quotient.
+        """
         wide = accumulator(q.dtype)
-        W = orthogonal_features(self.options.features, self.head_dim).to(self.W.device) if redraw else self.W
-        W = W.to(wide) * self.head_dim**-0.25
+        W = (self.W if W is None else W).to(wide) * self.head_dim**-0.25
         q, k = q.to(wide), k.to(wide)
         with no_autocast(q.device):
             half = k.square().sum(dim=-1, keepdim=True) * (self.head_dim**-0.5 / 2)  # |k|^2 / 2, scaled
-            return q @ W.mT, k @ W.mT - half  # M16
+            return LogFeatures(q @ W.mT, k @ W.mT - half)  # M16
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        log_q, log_k = self._log_features(q, k, redraw=self.training and self.options.redraw)
-        return exp_attention(log_q, log_k, v.to(log_q.dtype), causal, key_mask, segments)
-
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
-        return reference.exp_weights(*self._log_features(q, k), where, causal)  # M11
-
-    def kernel(self, q: Tensor, k: Tensor) -> Kernel:
-        log_q, log_k = self._log_features(q.double(), k.double())
-        return exponentials(log_q, log_k)
-
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State]:
-        """The state: S, z, m of `exp_attention`, of the stored rows: it outlives a call."""
-        log_q, log_k = self._log_features(q, k)
-        return exp_attention(log_q, log_k, v.to(log_q.dtype), key_mask=key_mask, state=state, return_state=True)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        if not (self.training and self.options.redraw):
+            return super().attend(q, k, v, where, causal)
+        W = orthogonal_features(self.options.features, self.head_dim).to(self.W.device)
+        return self._sum(self.log_features(q, k, where, causal, W=W), v, where, causal)[0]
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         H, m = self.heads, self.options.features

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from linnet.attention.base import Core, Mixer
 from linnet.config import Settings
 from linnet.ops.lsh import SELF, sorted_attention
-from linnet.ops.masks import layout
+from linnet.ops.masks import Layout, cleared
 from linnet.ops.precision import accumulator, no_autocast
 from linnet.registry import ATTENTION
 
@@ -82,13 +82,10 @@ class ReformerAttention(Core):
         key = bucket * N + place
         return (key if real is None else torch.where(real[:, None, None], key, 2 * half * N + place)).argsort(dim=-1)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         B, H, N, D = q.shape
-        real = layout(B, N, key_mask, segments, q.device).real
-        if real is not None:  # what stands in a masked token is never read, not even a NaN
-            q, k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (q, k, v))
+        real = where.real
+        q, k, v = cleared(real, q, k, v)
         count = None if real is None else real.sum(dim=1).repeat_interleave(H)  # (B H,)
         with no_autocast(v.device):
             order = self._order(q, real)
@@ -96,9 +93,9 @@ class ReformerAttention(Core):
             q, k, v, order = (x.flatten(0, 1) for x in (q * D**-0.5, unit(k), v, order))
             return sorted_attention(q, k, v, order, count, self.options.chunk).unflatten(0, (B, H))
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         B, H, N, D = q.shape
-        real = layout(B, N, key_mask, segments, q.device).real
+        real = where.real
         order = self._order(q, real)
         chunk = order.argsort(dim=-1) // min(self.options.chunk, N)  # (B, H, R, N): in which each token stands
         gap = chunk[..., :, None] - chunk[..., None, :]

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from linnet.errors import InputError
-from linnet.ops.masks import layout
 from linnet.ops.positions import reflect, rotary_angles, turn, turns_of
 
 Positions = Literal["lrpe", "rope", "none"]
@@ -54,19 +53,14 @@ class RelativePositions(nn.Module):
         return self
 
 
-def kept_angles(positions: RelativePositions) -> tuple[Tensor | None, ...]:
-    """What there is of theta and u on the CPU: a step has no time for the search that an attribute of a module is."""
+def kept_angles(core: nn.Module) -> tuple[Tensor | None, ...]:
+    """theta and u of a core's positions on the CPU, as far as they exist; nothing where it has no positions.
+
+    Read from the modules' dicts: attribute lookup is too slow for a decoding step.
+    """
+    positions = core.__dict__["_modules"].get("positions")
+    if positions is None:
+        return ()
     own = positions.__dict__
     fixed: tuple[Tensor, ...] | None = own["fixed"]
     return (own["_parameters"].get("theta"), own["_buffers"].get("u")) if fixed is None else fixed
-
-
-def positions_of(
-    x: Tensor, key_mask: Tensor | None, segments: Tensor | None, start: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Where the tokens of x (B,H,N,D) stand, (N,) or (B,N), and where the next would, (B,); `start` (B,) is added."""
-    where = layout(x.shape[0], x.shape[2], key_mask, segments, x.device)
-    length = torch.as_tensor(where.length, device=x.device).expand(x.shape[0])
-    if start is None:
-        return where.position, length
-    return where.position + start[:, None], length + start

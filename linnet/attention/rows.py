@@ -1,11 +1,16 @@
-"""Some rows of the weights at a time, for instruments that read texts too long for all of them."""
+"""A few rows of the attention weights at a time, for instruments that read texts too long for all of them."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-LARGEST = 300.0  # of the logarithm of a score, so that sums of scores stay finite
+from linnet.ops.masks import layout
+
+if TYPE_CHECKING:
+    from linnet.attention.base import Core
+
+LARGEST = 300.0  # the logarithm of the largest score, so that sums of scores stay finite
 
 
 class Kernel(NamedTuple):
@@ -16,49 +21,30 @@ class Kernel(NamedTuple):
     divided: bool
 
 
-class Rows(nn.Module):
-    """The part of a mechanism that instruments read."""
+def weight_rows(core: "Core", q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+    """Rows `start` to `stop` of a core's weights, (B,H,stop-start,N), for an unpadded batch.
 
-    causal: bool
-    holds_weights = False  # whether `attend` holds all weights, so that a long text is read by rows
-
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        """The weights as their equation reads."""
-        raise NotImplementedError
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        """The weighted sum of the values, without the weights."""
-        raise NotImplementedError
-
-    def kernel(self, q: Tensor, k: Tensor) -> Kernel | None:
-        """The features of an unpadded batch, where the weights are products of features."""
-        return None
-
-    def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
-        """Rows `start` to `stop` of `weights`, (B,H,stop-start,N), for an unpadded batch too long for all of them.
-
-        Without features they are the gradient of the output with respect to the values, so every mechanism has them.
-        """
-        B, H, N, _ = q.shape
-        features = self.kernel(q, k)
-        if features is not None:
-            return kernel_rows(features, self.causal, start, stop)
-        if stop - start == N:
-            return self.dense(q, k, self.causal, None, None)
-        v = q.new_zeros(B, H, N, stop - start, requires_grad=True)
-        with torch.enable_grad():
-            o = self.attend(q.detach(), k.detach(), v, self.causal, None, None)
-        chosen = torch.zeros_like(o)
-        chosen[:, :, start:stop] = torch.eye(stop - start, dtype=o.dtype, device=o.device)
-        return torch.autograd.grad(o, v, chosen)[0].mT
+    Without features they are the gradient of the output with respect to the values, so every mechanism has them.
+    """
+    B, H, N, _ = q.shape
+    features = core.kernel(q, k)
+    if features is not None:
+        return kernel_rows(features, core.causal, start, stop)
+    where = layout(B, N, None, None, q.device)
+    if stop - start == N:
+        return core.dense(q, k, where, core.causal)
+    v = q.new_zeros(B, H, N, stop - start, requires_grad=True)
+    with torch.enable_grad():
+        o = core.attend(q.detach(), k.detach(), v, where, core.causal)
+    chosen = torch.zeros_like(o)
+    chosen[:, :, start:stop] = torch.eye(stop - start, dtype=o.dtype, device=o.device)
+    return torch.autograd.grad(o, v, chosen)[0].mT
 
 
 def exponentials(log_q: Tensor, log_k: Tensor) -> Kernel:
     """Features e^log_q and e^log_k, (B,H,N,F), that neither overflow nor vanish.
 
-    The largest key of a channel goes over to its queries, and a row whose scores leave e^-300 to e^300 is scaled.
+    The largest key of a channel moves to its queries, and a row whose scores leave e^-300 to e^300 is scaled.
     """
     most = log_k.amax(dim=2, keepdim=True)
     log_q = log_q + most
@@ -67,7 +53,7 @@ def exponentials(log_q: Tensor, log_k: Tensor) -> Kernel:
 
 
 def kernel_rows(kernel: Kernel, causal: bool, start: int, stop: int) -> Tensor:
-    """Rows `start` to `stop` of the weights of features."""
+    """Rows `start` to `stop` of the weights that features give."""
     A = kernel.phi_q[:, :, start:stop] @ kernel.phi_k.mT
     if causal:
         A = torch.where(past(start, stop, A.shape[3], A.device), A, 0)

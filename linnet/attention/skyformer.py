@@ -15,7 +15,7 @@ from linnet.attention.base import Core
 from linnet.attention.kernelized import gaussian_attention, gaussian_weights
 from linnet.config import Count, Settings
 from linnet.ops.block import pick
-from linnet.ops.masks import layout, visible
+from linnet.ops.masks import Layout, cleared, visible
 from linnet.ops.precision import accumulator, no_autocast
 from linnet.ops.pseudo_inverse import pseudo_inverse
 from linnet.registry import ATTENTION
@@ -70,20 +70,16 @@ class SkyformerAttention(Core):
         scale = G.sum(dim=-1, keepdim=True).rsqrt()  # (B, H, m, 1)
         return scale * pseudo_inverse(scale * G * scale.mT, self.options.steps) * scale.mT
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         (B, _, N, _), half, wide = q.shape, self.options.landmarks // 2, accumulator(q.dtype)
-        real = layout(B, N, key_mask, segments, q.device).real
+        real = where.real
         q, k, v = q.to(wide), k.to(wide), v.to(wide)
-        if real is not None:  # what stands in a masked token is never read, not even a NaN
-            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+        known, k, v = cleared(real, q, k, v)
         with no_autocast(q.device):
             if half >= N:
                 return gaussian_attention(q, k, v, real)
             some = torch.ones(1, N, dtype=torch.bool, device=q.device) if real is None else real
             of_q, of_k = (draw(seed, some, half).expand(B, -1) for seed in self.seed)
-            known = q if real is None else q.masked_fill(~real[:, None, :, None], 0)
             L = torch.cat([pick(known, of_q), pick(k, of_k)], dim=2)  # (B, H, m, D)
             values = self._inverse(L) @ gaussian_attention(L, k, v, real)  # (B, H, m, E)
             if real is not None:  # each token of a short row is a landmark: its own value is exact
@@ -92,15 +88,14 @@ class SkyformerAttention(Core):
                 values = torch.where(short, torch.cat([torch.zeros_like(own), own], dim=2), values)
             return gaussian_attention(q, L, values)
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         (B, _, N, _), half, wide = q.shape, self.options.landmarks // 2, accumulator(q.dtype)
-        where = layout(B, N, key_mask, segments, q.device)
         q, k = q.to(wide), k.to(wide)
         exact = torch.where(visible(where, False), gaussian_weights(q, k), 0)  # M23
         if half >= N:
             return exact
-        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if where.real is None else where.real
-        known, k = (x.masked_fill(~real[:, None, :, None], 0) for x in (q, k))
+        real = where.reals(B)
+        known, k = cleared(real, q, k)
         L = torch.cat([pick(x, draw(seed, real, half)) for x, seed in zip((known, k), self.seed, strict=True)], dim=2)
         C_q, C_k = gaussian_weights(q, L), gaussian_weights(k, L) * real[:, None, :, None]
         A = C_q @ self._inverse(L) @ C_k.mT  # M24

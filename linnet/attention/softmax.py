@@ -10,14 +10,15 @@ from pydantic import Field
 from torch import Tensor
 
 from linnet.attention.base import Core
-from linnet.attention.relative import Positions, RelativePositions, positions_of
+from linnet.attention.relative import Positions, RelativePositions
 from linnet.attention.rows import past
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops import reference
-from linnet.ops.block import Rule, attend_kernel, dense
-from linnet.ops.masks import layout, visible
+from linnet.ops.block import attend_dropping, dense
+from linnet.ops.masks import Layout, cleared, visible
 from linnet.ops.precision import State
+from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
 
@@ -43,27 +44,22 @@ class SoftmaxAttention(Core):
         super().__init__(heads, head_dim, causal, options)
         self.positions = RelativePositions(options.positions, head_dim)
 
-    def _rule(self, causal: bool) -> Rule:
-        return Rule("softmax", causal, self.head_dim**-0.5, self.options.dropout if self.training else 0.0)
+    def _rule(self, causal: bool) -> BlockRule:
+        return BlockRule("softmax", causal, self.head_dim**-0.5, self.options.dropout if self.training else 0.0)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None
-    ) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self.positions(where.position, q, k)
         rule, whole = self._rule(causal), where.real is None and where.run is None
         if rule.dropout or not whole:  # torch's fused kernel has no dropout, and reads a mask of N x N
-            o = attend_kernel(q, k, v, where, q.shape[2], rule)
+            o = attend_dropping(q, k, v, where, q.shape[2], rule)
             if o is not None:
                 return o
         if whole:
             return dense(q, k, v, None, rule)
-        if where.real is not None:  # what stands in a masked token is never read, not even a NaN
-            k, v = (x.masked_fill(~where.real[:, None, :, None], 0) for x in (k, v))
+        k, v = cleared(where.real, k, v)
         return dense(q, k, v, visible(where, causal), self._rule(False))
 
-    def dense(self, q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self.positions(where.position, q, k)
         return reference.block_weights(q, k, where, q.shape[2], "softmax", causal)  # M5, one block
 
@@ -76,16 +72,12 @@ class SoftmaxAttention(Core):
             scores = scores.masked_fill(~past(start, stop, N, q.device), -torch.inf)
         return scores.softmax(dim=-1)  # M5, one block
 
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State]:
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
         """The state is the cache: keys, values, which of them are real (B, N), and the number of positions (B,)."""
         B, _, N, _ = q.shape
-        position, length = positions_of(q, key_mask, None, None if state is None else state[3])
-        q, k = self.positions(position, q, k)
-        real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
-        if key_mask is not None:
-            k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+        where = where.after(None if state is None else state[3])
+        q, k = self.positions(where.position, q, k)
+        (k, v), real = cleared(where.real, k, v), where.reals(B)
         see = torch.ones(N, N, dtype=torch.bool, device=q.device).tril() & real[:, None, None, :]  # (B, 1, N, N)
         if state is not None:
             old_k, old_v, old_real, _ = state
@@ -94,7 +86,7 @@ class SoftmaxAttention(Core):
             see = torch.cat([old_real[:, None, None].expand(-1, 1, N, -1), see], dim=3)  # (B, 1, N, old + N)
             k, v = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2)
             real = torch.cat([old_real, real], dim=1)
-        return dense(q, k, v, see, self._rule(False)), (k, v, real, length)
+        return dense(q, k, v, see, self._rule(False)), (k, v, real, where.lengths(B))
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         return [(B, self.heads, None, self.head_dim), (B, self.heads, None, E), (B, None), (B,)]

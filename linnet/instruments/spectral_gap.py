@@ -68,7 +68,8 @@ def product(view: View, x: Tensor) -> Tensor:
         both = torch.cat([x, torch.ones_like(x)], dim=3).to(q.device)  # the second column is the sum of the row
         both = pad(both, (0, max(0, q.shape[3] - 2)))  # torch's fused softmax needs values as wide as keys
         with torch.no_grad():
-            y = view.core.attend(q, k, both, view.causal, None, None)[..., :2].cpu().double()
+            where = view.core.layout(q, k, both, None, None)
+            y = view.core.attend(q, k, both, where, view.causal)[..., :2].cpu().double()
         return y[..., :1] / y[..., 1:]
     return torch.cat([A @ x for _, A in view.stochastic()], dim=2)
 

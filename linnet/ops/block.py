@@ -5,8 +5,6 @@ counted from the first real token of a row or segment. Without masks the blocks 
 row is first shifted to its first real token; with segments each slice of w queries looks at the slices beside it.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,22 +12,13 @@ from torch.nn import functional as F
 from linnet.errors import InputError, unknown
 from linnet.ops import reference
 from linnet.ops.backend import choose, cpu_hurdle, cpu_serves
-from linnet.ops.hashing import new_seed
-from linnet.ops.masks import Layout, check_qkv, layout
+from linnet.ops.masks import Layout, check_qkv, cleared, layout
 from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.rules import BlockRule
 
 KINDS = ("softmax", "rela")
 LARGEST = 1024  # tokens of a block that the CPU's kernels take
 LONGEST = 8192  # of one that torch's fused kernel would do worse: with dropout, or with a mask
-
-
-class Rule(NamedTuple):
-    """How scores become weights."""
-
-    kind: str
-    causal: bool
-    scale: float
-    dropout: float = 0.0
 
 
 def block_attention(
@@ -58,46 +47,45 @@ def block_attention(
         raise InputError(f"block is {block!r}: it must be a whole number of at least 1")
     if scale is not None and (not isinstance(scale, int | float) or isinstance(scale, bool)):
         raise InputError(f"scale is {scale!r}: it must be a number or None")
-    hurdle = f"block is {block}, kernels take up to {LARGEST}" if min(block, N) > LARGEST else cpu_hurdle(q, v)
-    name = choose("block_attention", ("reference", "torch", "cpu"), backend, hurdle)
-    if name == "reference":
-        return reference.block_attention(q, k, v, block, kind, causal, key_mask, segments, scale)
-    where = layout(B, N, key_mask, segments, v.device)
-    rule = Rule(kind, causal, q.shape[-1] ** -0.5 if scale is None else float(scale))
-    if name == "torch":
-        return attend_layout(q, k, v, where, block, rule)
-    from linnet.ops.cpu.block import block as kernel
-
-    ids = kernel_ids(where, block, B)
-    o: Tensor = kernel(q, k, v, where.real, ids, None, block, kind == "rela", causal, rule.scale, 0.0)
-    return o
+    rule = BlockRule(kind, causal, q.shape[-1] ** -0.5 if scale is None else float(scale))
+    return attend(q, k, v, layout(B, N, key_mask, segments, v.device), block, rule, backend)
 
 
-def attend_kernel(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: Rule) -> Tensor | None:
-    """`attend_layout` on the CPU's kernels, or None where they do not serve.
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule, backend: str | None = None
+) -> Tensor:
+    """`block_attention` of checked tensors from their layout, without dropout."""
+    large = f"block is {block}, kernels take up to {LARGEST}" if min(block, q.shape[2]) > LARGEST else ""
+    name = choose("block_attention", tuple(BACKENDS), backend, large or cpu_hurdle(q, v))
+    return BACKENDS[name](q, k, v, where, block, rule)
 
-    Which weights are dropped is drawn from torch's generator.
+
+def attend_dropping(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor | None:
+    """`attend` with dropout and in long blocks, on the CPU kernels; None where they cannot run.
+
+    torch's generator decides which weights are dropped.
     """
-    if min(block, q.shape[2]) > LONGEST or not cpu_serves(q, v):
-        return None
-    from linnet.ops.cpu.block import block as kernel
-
-    ids, rela = kernel_ids(where, block, q.shape[0]), rule.kind == "rela"
-    seed = new_seed(q.device) if rule.dropout else None
-    o: Tensor = kernel(q, k, v, where.real, ids, seed, block, rela, rule.causal, rule.scale, rule.dropout)
-    return o
+    return _cpu(q, k, v, where, block, rule) if min(block, q.shape[2]) <= LONGEST and cpu_serves(q, v) else None
 
 
-def attend_layout(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: Rule) -> Tensor:
-    """The torch form of `block_attention`, from a layout that is already known; its rule may have dropout."""
-    if where.real is not None:  # what stands in a masked token is never read, not even a NaN
-        k, v = (x.masked_fill(~where.real[:, None, :, None], 0) for x in (k, v))
+def _cpu(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor:
+    from linnet.ops.cpu import block as kernels
+
+    return kernels.attend(q, k, v, where, block, rule)
+
+
+def attend_torch(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor:
+    """In PyTorch; the rule may have dropout."""
+    k, v = cleared(where.real, k, v)
     with no_autocast(v.device):
         if where.run is not None:
             return attend_blocks(q, k, v, block_ids(where, block), where.real, block, rule)
         if where.real is None:
             return _aligned(q, k, v, None, block, rule)
         return _shifted(q, k, v, where.real, block, rule)
+
+
+BACKENDS = {"reference": reference.attend_block, "torch": attend_torch, "cpu": _cpu}
 
 
 def block_ids(where: Layout, block: int) -> Tensor:
@@ -111,7 +99,7 @@ def kernel_ids(where: Layout, block: int, B: int) -> Tensor | None:
     return None if where.real is None and where.run is None else block_ids(where, block).expand(B, -1)
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: Rule) -> Tensor:
+def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: BlockRule) -> Tensor:
     """Attention of (..., T, D) queries over (..., K, D) keys where `see` (..., T, K) allows; blind rows give zeros."""
     if rule.kind == "rela":
         wide = accumulator(v.dtype)
@@ -133,7 +121,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: Rule) -> Te
     return o.masked_fill(blind, 0)
 
 
-def _aligned(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, block: int, rule: Rule) -> Tensor:
+def _aligned(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, block: int, rule: BlockRule) -> Tensor:
     """Blocks that start at token 0 of every row: whole ones by a reshape, then the shorter rest."""
     N = q.shape[2]
     whole = N - N % block
@@ -148,7 +136,7 @@ def _aligned(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, block: int, r
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
-def _shifted(q: Tensor, k: Tensor, v: Tensor, real: Tensor, block: int, rule: Rule) -> Tensor:
+def _shifted(q: Tensor, k: Tensor, v: Tensor, real: Tensor, block: int, rule: BlockRule) -> Tensor:
     """A key mask: turn every row so that its first real token comes first, attend, turn back."""
     there, back = turns(real)
     a, b, c = (pick(x, there) for x in (q, k, v))
@@ -171,7 +159,7 @@ def pick(x: Tensor, index: Tensor) -> Tensor:
 
 
 def attend_blocks(
-    q: Tensor, k: Tensor, v: Tensor, ids: Tensor, real: Tensor | None, block: int, rule: Rule
+    q: Tensor, k: Tensor, v: Tensor, ids: Tensor, real: Tensor | None, block: int, rule: BlockRule
 ) -> Tensor:
     """Attention among neighbors with equal block ids (B,N), each block contiguous and at most `block` tokens long.
 

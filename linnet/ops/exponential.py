@@ -21,6 +21,7 @@ from linnet.ops.custom_op import Operator
 from linnet.ops.exponential_chunk import Maybe, chunks, exp_, store
 from linnet.ops.masks import Layout, check_qkv, check_state, layout
 from linnet.ops.precision import FLOOR, State, accumulator, no_autocast
+from linnet.ops.rules import ExpRule
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -48,51 +49,53 @@ def exp_attention(
             raise InputError(f"{name} is {flag!r}: it must be True or False")
     D, E = log_q.shape[3], v.shape[3]
     check_state(state, [(B, H, D, E), (B, H, D), (B, H, D)], v.device)
-    name = choose_kernel("exp_attention", log_q, v, backend)
-    if name == "reference":
-        return reference.exp_attention(log_q, log_k, v, causal, key_mask, segments, state, return_state)
     where = layout(B, N, key_mask, segments, v.device)
-    real, run = where.real, where.run
-    if name == "cpu":
-        o, after = _on_cpu(log_q, log_k, v, None, None, where, causal, state)
-        return (o, after) if return_state else o
-    if name == "triton":
-        from linnet.ops.triton.exponential import exponential
-
-        before = (None, None, None) if state is None else tuple(part.float() for part in state)
-        o, _, _, S, z, m = exponential(log_q, log_k, v, real, run, *before, causal)
-        return (o, (S, z, m.detach())) if return_state else o
-    S, z, m = _empty_state(log_k, v) if state is None else (part.to(accumulator(v.dtype)) for part in state)
-    with no_autocast(v.device):
-        if N == 1:
-            o, S, z, m = _step(log_q, log_k, v, real, S, z, m)
-        else:
-            o, den, r, S, z, m = _forward(log_q, log_k, v, real, run, S, z, m, causal or run is not None)
-            if run is not None and not causal:
-                o = _add_later(o, den, r, log_q, log_k, v, real, run)
-    return (o, (S, z, m.detach())) if return_state else o
+    o, after = attend(log_q, log_k, v, where, ExpRule(causal), state, backend)
+    return (o, after) if return_state else o
 
 
-def scaled_exp_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    alpha: Tensor,
-    beta: Tensor,
-    causal: bool,
-    key_mask: Tensor | None = None,
-    segments: Tensor | None = None,
-    state: State | None = None,
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, State]:  # fmt: skip
+    """`exp_attention` of checked tensors from their layout, with its state; scaled copies of q and k only if needed."""
+    name = choose_kernel("exp_attention", q, v, backend)
+    if rule.alpha is not None and rule.beta is not None and name != "cpu":
+        q, k, rule = rule.alpha * q, rule.beta * k, ExpRule(rule.causal)
+    return BACKENDS[name](q, k, v, where, rule, state)
+
+
+def _torch(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
 ) -> tuple[Tensor, State]:
-    """`exp_attention` of alpha q and beta k with its state, without these products where a kernel can do without.
+    """In PyTorch: a loop over chunks."""
+    real, run, causal = where.real, where.run, rule.causal
+    S, z, m = _empty_state(k, v) if state is None else (part.to(accumulator(v.dtype)) for part in state)
+    with no_autocast(v.device):
+        if q.shape[2] == 1:
+            o, S, z, m = _step(q, k, v, real, S, z, m)
+        else:
+            o, den, r, S, z, m = _forward(q, k, v, real, run, S, z, m, causal or run is not None)
+            if run is not None and not causal:
+                o = _add_later(o, den, r, q, k, v, real, run)
+    return o, (S, z, m.detach())
 
-    alpha and beta are (B,H,N,1), (B,H,1,1) or one number, positive, and carry no gradient.
-    """
-    if choose_kernel("exp_attention", q, v, None) == "cpu":
-        where = layout(q.shape[0], q.shape[2], key_mask, segments, v.device)
-        return _on_cpu(q, k, v, alpha, beta, where, causal, state)
-    o, after = exp_attention(alpha * q, beta * k, v, causal, key_mask, segments, state, return_state=True)
-    return o, after
+
+def _cpu(q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None) -> tuple[Tensor, State]:
+    from linnet.ops.cpu import exponential
+
+    return exponential.attend(q, k, v, where, rule, state)
+
+
+def _triton(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
+) -> tuple[Tensor, State]:
+    from linnet.ops.triton import exponential
+
+    return exponential.attend(q, k, v, where, rule, state)
+
+
+BACKENDS = {"reference": reference.attend_exp, "torch": _torch, "cpu": _cpu, "triton": _triton}
 
 
 def token_moments(x: Tensor, real: Tensor | None, whole: bool = False) -> tuple[Tensor, Tensor] | None:
@@ -106,19 +109,6 @@ def token_moments(x: Tensor, real: Tensor | None, whole: bool = False) -> tuple[
 
     sums: tuple[Tensor, Tensor] = moments(x, real, whole)
     return sums
-
-
-def _on_cpu(
-    q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, where: Layout, causal: bool, state: State | None
-) -> tuple[Tensor, State]:
-    """By the CPU's kernels."""
-    from linnet.ops.cpu.exponential import exponential
-
-    B, H = q.shape[:2]
-    scales = [None if x is None else x.expand(B, H, x.shape[-2] if x.dim() > 1 else 1, 1) for x in (alpha, beta)]
-    before = (None, None, None) if state is None else tuple(part.to(v.dtype) for part in state)
-    o, _, _, S, z, m = exponential(q, k, v, *scales, where.real, where.run, *before, causal)
-    return o, (S, z, m.detach())
 
 
 def _empty_state(k: Tensor, v: Tensor) -> State:

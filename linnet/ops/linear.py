@@ -14,8 +14,10 @@ from linnet.errors import InputError, UnsupportedError
 from linnet.ops import reference
 from linnet.ops.backend import choose_kernel
 from linnet.ops.custom_op import Operator
-from linnet.ops.masks import check_qkv, check_state, clock, layout
+from linnet.ops.features import EluFeatures
+from linnet.ops.masks import Layout, check_qkv, check_state, cleared, clock, layout
 from linnet.ops.precision import EPS, FLOOR, State, accumulator, no_autocast
+from linnet.ops.rules import LinearRule
 
 CHUNK = 64
 
@@ -41,44 +43,63 @@ def linear_attention(
     """
     B, _, N = check_qkv(phi_q, phi_k, v)
     _check_extras(phi_q, v, causal, normalize, segments, log_decay, state, return_state)
-    name = choose_kernel("linear_attention", phi_q, v, backend, "log_decay is given" if log_decay is not None else "")
-    if name == "reference":
-        return reference.linear_attention(
-            phi_q, phi_k, v, causal, normalize, key_mask, segments, log_decay, state, return_state
-        )
-    where = layout(B, N, key_mask, segments, v.device)
-    if name != "torch":
-        S0, z0 = (*(x.to(accumulator(v.dtype)) for x in state or ()), None, None)[:2]
-        more = ("", None, None, None) if name == "cpu" else ()  # features that the kernel could make itself
-        o, _, *after = _kernel(name)(phi_q, phi_k, v, where.real, where.run, S0, z0, causal, normalize, *more)
-        return (o, tuple(after[: 1 + normalize])) if return_state else o
-    dtype, wide = v.dtype, accumulator(v.dtype)
-    if not causal or (log_decay is not None and log_decay.requires_grad):  # sums that half precision would spoil
-        phi_q, phi_k, v = phi_q.to(wide), phi_k.to(wide), v.to(wide)
-    if causal:
-        time = None if log_decay is None else clock(where, B)
-        rate = None if log_decay is None else log_decay.clamp(min=FLOOR)  # -inf forgets all: 0 * -inf is NaN
+    where, rule = layout(B, N, key_mask, segments, v.device), LinearRule(causal, normalize, log_decay=log_decay)
+    o, after = attend(phi_q, phi_k, v, where, rule, state, backend)
+    return (o, after) if return_state else o
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, State]:  # fmt: skip
+    """`linear_attention` of checked tensors from their layout, with its state: none where packed and not causal."""
+    if rule.features is not None and not isinstance(rule.features, EluFeatures):
+        q, k, rule = rule.features(q), rule.features(k), rule._replace(features=None)
+        v = v.to(q.dtype)
+    name = choose_kernel("linear_attention", q, v, backend, "" if rule.log_decay is None else "log_decay is given")
+    if rule.features is not None and name != "cpu":
+        q, k, rule = rule.features(q), rule.features(k), rule._replace(features=None)
+    return BACKENDS[name](q, k, v, where, rule, state)
+
+
+def _torch(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
+) -> tuple[Tensor, State]:
+    """In PyTorch: chunked where causal, matrix products otherwise."""
+    dtype, wide, rate = v.dtype, accumulator(v.dtype), rule.log_decay
+    if not rule.causal or (rate is not None and rate.requires_grad):  # sums that half precision would spoil
+        q, k, v = q.to(wide), k.to(wide), v.to(wide)
+    if rule.causal:
+        time = None if rate is None else clock(where, len(q))
+        rate = None if rate is None else rate.clamp(min=FLOOR)  # -inf forgets all: 0 * -inf is NaN
         S0, z0 = (*state, None)[:2] if state is not None else (None, None)
-        o, _, S, z = _causal(phi_q, phi_k, v, where.real, where.run, time, rate, S0, z0, normalize, False)
-        kept: State = (S, z) if normalize else (S,)
-    else:
-        with no_autocast(v.device):
-            if where.run is None:
-                o, kept = _bidirectional(phi_q, phi_k, v, where.real, normalize, state)
-            else:
-                o, kept = _packed(phi_q, phi_k, v, where.real, where.run, normalize), ()
-    return (o.to(dtype), kept) if return_state else o.to(dtype)
+        o, _, S, z = _causal(q, k, v, where.real, where.run, time, rate, S0, z0, rule.normalize, False)
+        return o.to(dtype), (S, z) if rule.normalize else (S,)
+    with no_autocast(v.device):
+        if where.run is None:
+            o, kept = _bidirectional(q, k, v, where.real, rule.normalize, state)
+        else:
+            o, kept = _packed(q, k, v, where.real, where.run, rule.normalize), ()
+    return o.to(dtype), kept
 
 
-def _kernel(backend: str) -> Operator:
-    """The operator of compiled kernels, which are imported here for the first time."""
-    if backend == "cpu":
-        from linnet.ops.cpu.linear import linear as on_cpu
+def _cpu(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
+) -> tuple[Tensor, State]:
+    from linnet.ops.cpu import linear
 
-        return on_cpu
-    from linnet.ops.triton.linear import linear as on_gpu
+    return linear.attend(q, k, v, where, rule, state)
 
-    return on_gpu
+
+def _triton(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
+) -> tuple[Tensor, State]:
+    from linnet.ops.triton import linear
+
+    return linear.attend(q, k, v, where, rule, state)
+
+
+BACKENDS = {"reference": reference.attend_linear, "torch": _torch, "cpu": _cpu, "triton": _triton}
 
 
 def _check_extras(
@@ -111,8 +132,7 @@ def _bidirectional(
     q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, normalize: bool, state: State | None
 ) -> tuple[Tensor, State]:
     """Every query sees every real key: two matrix products."""
-    if real is not None:
-        k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+    k, v = cleared(real, k, v)
     S = k.mT @ v  # (B, H, D, E)
     S = S if state is None else S + state[0].to(S.dtype)
     if not normalize:

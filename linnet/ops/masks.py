@@ -6,7 +6,7 @@ Masked tokens before the first and after the last real token belong to the runs 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,6 +22,22 @@ class Layout:
     run: Tensor | None  # (B, N) int64, 0, 1, ... along the row; None: one run
     position: Tensor  # (N,) or (B, N) int64
     length: Tensor | int  # (B,) int64 or int: positions used by the last run, i.e. where a next token would stand
+
+    def lengths(self, B: int) -> Tensor:
+        """`length` as a tensor (B,)."""
+        return torch.as_tensor(self.length, device=self.position.device).expand(B)
+
+    def reals(self, B: int) -> Tensor:
+        """`real` as a tensor (B,N)."""
+        if self.real is not None:
+            return self.real
+        return torch.ones(B, self.position.shape[-1], dtype=torch.bool, device=self.position.device)
+
+    def after(self, start: Tensor | None) -> "Layout":
+        """The same tokens, standing after `start` (B,) earlier positions."""
+        if start is None:
+            return self
+        return replace(self, position=self.position + start[:, None], length=self.lengths(len(start)) + start)
 
 
 def layout(B: int, N: int, key_mask: Tensor | None, segments: Tensor | None, device: torch.device) -> Layout:
@@ -77,6 +93,11 @@ def check_length(length: Tensor | int, most: int, name: str) -> None:
         return
     if int(length.max()) > most:
         raise InputError(f"a sequence of {int(length.max())} tokens: {name} was built with max_length={most}")
+
+
+def cleared(real: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """(B,H,N,.) tensors with 0 in masked tokens: what stands there is never read, not even a NaN."""
+    return tensors if real is None else tuple(x.masked_fill(~real[:, None, :, None], 0) for x in tensors)
 
 
 def clock(where: Layout, B: int) -> Tensor:

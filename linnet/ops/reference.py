@@ -7,6 +7,7 @@ from torch import Tensor
 
 from linnet.ops.masks import Layout, check_qkv, clock, layout, visible
 from linnet.ops.precision import EPS, FLOOR, State, accumulator
+from linnet.ops.rules import BlockRule, ExpRule, LinearRule
 
 
 def linear_weights(
@@ -35,11 +36,20 @@ def linear_attention(
     backend: str | None = None,
 ) -> Any:
     """o_t = sum_s A_ts v_s, divided by sum_s A_ts where `normalize`."""
-    B, H, N = check_qkv(phi_q, phi_k, v)
-    dtype = v.dtype
-    phi_q, phi_k, v = (x.to(accumulator(dtype)) for x in (phi_q, phi_k, v))
-    where = layout(B, N, key_mask, segments, v.device)
-    A = linear_weights(phi_q, phi_k, where, causal, log_decay)
+    B, _, N = check_qkv(phi_q, phi_k, v)
+    where, rule = layout(B, N, key_mask, segments, v.device), LinearRule(causal, normalize, log_decay=log_decay)
+    o, after = attend_linear(phi_q, phi_k, v, where, rule, state)
+    return (o, after) if return_state else o
+
+
+def attend_linear(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
+) -> tuple[Tensor, State]:
+    """`linear_attention` from a layout, with its state."""
+    (B, H, N, _), dtype = q.shape, v.dtype
+    log_decay, normalize = rule.log_decay, rule.normalize
+    q, k, v = (x.to(accumulator(dtype)) for x in (q, k, v))
+    A = linear_weights(q, k, where, rule.causal, log_decay)
     o = A @ v  # M1
     z = A.sum(dim=-1, keepdim=True)
     p = clock(where, B).to(A.dtype)  # (B, N)
@@ -49,17 +59,15 @@ def linear_attention(
     run = torch.zeros(B, N, dtype=torch.int64, device=v.device) if where.run is None else where.run
     if state is not None:  # the state stands at position -1 of the first run
         first = (run == run[:, :1])[:, None, :, None]
-        read = phi_q * torch.exp(rate[:, None] * (p[:, None] + 1))[..., None] * first
+        read = q * torch.exp(rate[:, None] * (p[:, None] + 1))[..., None] * first
         o = o + read @ state[0].to(A.dtype)
         if normalize:
             z = z + read @ state[1].to(A.dtype)[..., None]
     o = (o / z.clamp(min=EPS) if normalize else o).to(dtype)
-    if not return_state:
-        return o
     real = torch.ones(B, N, dtype=torch.bool, device=v.device) if where.real is None else where.real
     ends = (real & (run == run[:, -1:]))[:, None]
     weight = torch.exp(rate[:, None] * (last[:, None] - p).clamp(min=0)[:, None]) * ends  # (B, H, N)
-    k = phi_k * weight[..., None]
+    k = k * weight[..., None]
     kept: State = (k.mT @ v, k.sum(dim=2)) if normalize else (k.mT @ v,)
     if state is not None:
         carried = torch.exp(rate * (last[:, None] + 1)) * (run[:, :1] == run[:, -1:])  # (B, H)
@@ -97,9 +105,15 @@ def block_attention(
 ) -> Tensor:
     """Softmax or ReLA attention inside non-overlapping blocks."""
     B, _, N = check_qkv(q, k, v)
-    where = layout(B, N, key_mask, segments, v.device)
+    rule = BlockRule(kind, causal, q.shape[-1] ** -0.5 if scale is None else scale)
+    return attend_block(q, k, v, layout(B, N, key_mask, segments, v.device), block, rule)
+
+
+def attend_block(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor:
+    """`block_attention` from a layout."""
     wide = accumulator(v.dtype)
-    return (block_weights(q.to(wide), k.to(wide), where, block, kind, causal, scale) @ v.to(wide)).to(v.dtype)
+    A = block_weights(q.to(wide), k.to(wide), where, block, rule.kind, rule.causal, rule.scale)
+    return (A @ v.to(wide)).to(v.dtype)
 
 
 def exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -143,24 +157,30 @@ def exp_attention(
 
     A state (S, z, m) stands for past keys: S_c = sum_s e^(k_sc - m_c) v_s, z_c the same without v, m_c the largest key.
     """
-    B, H, N = check_qkv(log_q, log_k, v)
-    dtype = v.dtype
-    log_q, log_k, v = (x.to(accumulator(dtype)) for x in (log_q, log_k, v))
+    B, _, N = check_qkv(log_q, log_k, v)
     where = layout(B, N, key_mask, segments, v.device)
+    o, after = attend_exp(log_q, log_k, v, where, ExpRule(causal), state)
+    return (o, after) if return_state else o
+
+
+def attend_exp(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
+) -> tuple[Tensor, State]:
+    """`exp_attention` from a layout, with its state."""
+    (B, H, N, D), dtype = q.shape, v.dtype
+    q, k, v = (x.to(accumulator(dtype)) for x in (q, k, v))
     run = torch.zeros(B, N, dtype=torch.int64, device=v.device) if where.run is None else where.run
     if state is None:
-        empty = v.new_zeros(B, H, log_q.shape[3])
+        empty = v.new_zeros(B, H, D)
         state = empty[..., None] * v[:, :, :1], empty, empty + FLOOR
     S, z, m = state
-    past = torch.where((run == run[:, :1])[:, None, :, None], log_q + m[:, :, None], -torch.inf)  # (B, H, N, D)
-    A, r = exp_scores(log_q, log_k, visible(where, causal), past.amax(dim=-1))
+    past = torch.where((run == run[:, :1])[:, None, :, None], q + m[:, :, None], -torch.inf)  # (B, H, N, D)
+    A, r = exp_scores(q, k, visible(where, rule.causal), past.amax(dim=-1))
     W = torch.exp(past - r)  # the weight of the state's channels
     total = A.sum(dim=-1, keepdim=True) + W @ z[..., None]
     o = ((A @ v + W @ S) / total.masked_fill(total == 0, 1)).to(dtype)  # M11
-    if not return_state:
-        return o
     ends = run == run[:, -1:] if where.real is None else (run == run[:, -1:]) & where.real
-    k = torch.where(ends[:, None, :, None], log_k, -torch.inf)
+    k = torch.where(ends[:, None, :, None], k, -torch.inf)
     m = torch.where((run[:, :1] == run[:, -1:])[..., None], m, -torch.inf)
     top = torch.maximum(m, k.amax(dim=2)).clamp(min=FLOOR).detach()
     keys, old = torch.exp(k - top[:, :, None]), torch.exp(m - top)  # (B, H, N, D), (B, H, D)

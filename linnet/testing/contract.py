@@ -198,7 +198,7 @@ class _Trial:
         self, core: Core, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None = None, ids: Tensor | None = None
     ) -> Tensor:
         """The output by the dense definition."""
-        return core.finish(core.definition(q, k, v, core.causal, real, ids))
+        return core.finish(core.definition(q, k, v, core.layout(q, k, v, real, ids), core.causal))
 
     def masked(self, N: int) -> tuple[Tensor, Tensor | None]:
         """A key mask with some keys missing and, if supported, two segments."""

@@ -10,9 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.ops.block import kernel_ids
 from linnet.ops.cpu.arguments import SMALL, address, call, view
 from linnet.ops.custom_op import Operator
+from linnet.ops.hashing import new_seed
+from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
+from linnet.ops.rules import BlockRule
 
 
 def call_block(
@@ -82,3 +86,11 @@ def _gradients(ctx: Any, g: Tensor) -> tuple[Maybe, ...]:
 
 _cpu_backward = Operator("cpu_block_backward", _backward, _backward_fake)
 block = Operator("cpu_block", _forward, _fake, (_save, _gradients))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, where: Layout, size: int, rule: BlockRule) -> Tensor:
+    """The backend "cpu" of `block_attention`."""
+    seed = new_seed(q.device) if rule.dropout else None
+    ids, rela = kernel_ids(where, size, len(q)), rule.kind == "rela"
+    o: Tensor = block(q, k, v, where.real, ids, seed, size, rela, rule.causal, rule.scale, rule.dropout)
+    return o

@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.ops.block import kernel_ids
 from linnet.ops.cpu import exponential
 from linnet.ops.cpu.block import call_block
 from linnet.ops.custom_op import Operator
+from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
+from linnet.ops.rules import ExpRule
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -72,5 +75,12 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
     return *slopes, None, None, None, None, None, None, None, None
 
 
-_cpu_backward = Operator("cpu_joined_backward", _backward, _backward_fake)
-joined = Operator("cpu_joined", _forward, _fake, (_save, _gradients))
+_cpu_backward = Operator("cpu_exp_block_backward", _backward, _backward_fake)
+exp_block = Operator("cpu_exp_block", _forward, _fake, (_save, _gradients))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, where: Layout, size: int, rule: ExpRule) -> Tensor:
+    """The mean of exponential attention by `rule` and of softmax in blocks of `size` tokens."""
+    pair, ids = exponential.scales(q, rule), kernel_ids(where, size, len(q))
+    o: Tensor = exp_block(q, k, v, *pair, where.real, where.run, ids, size, rule.causal, q.shape[3] ** -0.5)[0]
+    return o

@@ -12,7 +12,10 @@ from torch import Tensor
 
 from linnet.ops.cpu.arguments import address, call, shares, view
 from linnet.ops.custom_op import Operator
+from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
+from linnet.ops.precision import State
+from linnet.ops.rules import ExpRule
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -101,6 +104,22 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
 
 _cpu_backward = Operator("cpu_exponential_backward", backward, _backward_fake)
 exponential = Operator("cpu_exponential", forward, fake, (_save, _gradients))
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
+) -> tuple[Tensor, State]:
+    """The backend "cpu" of `exp_attention`."""
+    before = (None, None, None) if state is None else tuple(part.to(v.dtype) for part in state)
+    o, _, _, S, z, m = exponential(q, k, v, *scales(q, rule), where.real, where.run, *before, rule.causal)
+    return o, (S, z, m.detach())
+
+
+def scales(q: Tensor, rule: ExpRule) -> list[Maybe]:
+    """alpha and beta as (B,H,N,1) or (B,H,1,1)."""
+    B, H = q.shape[:2]
+    pair = rule.alpha, rule.beta
+    return [None if x is None else x.expand(B, H, x.shape[-2] if x.dim() > 1 else 1, 1) for x in pair]
 
 
 def _moments(x: Tensor, real: Maybe, whole: bool) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,12 @@ from torch import Tensor
 
 from linnet.ops.cpu.arguments import address, call, shares, view
 from linnet.ops.custom_op import Operator
+from linnet.ops.features import EluFeatures
+from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
 from linnet.ops.positions import turns_of
+from linnet.ops.precision import State
+from linnet.ops.rules import LinearRule
 
 
 def _call(
@@ -119,3 +123,14 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
 
 _cpu_backward = Operator("cpu_linear_backward", _backward, _backward_fake)
 linear = Operator("cpu_linear", _forward, _fake, (_save, _gradients))
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
+) -> tuple[Tensor, State]:
+    """The backend "cpu" of `linear_attention`."""
+    S0, z0 = (*(x.to(v.dtype) for x in state or ()), None, None)[:2]
+    f = rule.features if isinstance(rule.features, EluFeatures) else EluFeatures("")
+    made = f.phi, f.theta, f.u, f.position
+    o, _, *after = linear(q, k, v, where.real, where.run, S0, z0, rule.causal, rule.normalize, *made)
+    return o, tuple(after[: 1 + rule.normalize])

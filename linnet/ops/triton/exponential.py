@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from linnet.ops.custom_op import Operator
+from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
-from linnet.ops.precision import FLOOR
+from linnet.ops.precision import FLOOR, State
+from linnet.ops.rules import ExpRule
 from linnet.ops.triton.exponential_values import sum_values
 from linnet.ops.triton.exponential_weights import sum_weights
 from linnet.ops.triton.states import Keys, around
@@ -94,3 +96,12 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
 
 _exponential_backward = Operator("triton_exponential_backward", _backward, _backward_fake)
 exponential = Operator("triton_exponential", _forward, _fake, (_save, _gradients))
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
+) -> tuple[Tensor, State]:
+    """The backend "triton" of `exp_attention`."""
+    before = (None, None, None) if state is None else tuple(part.float() for part in state)
+    o, _, _, S, z, m = exponential(q, k, v, where.real, where.run, *before, rule.causal)
+    return o, (S, z, m.detach())

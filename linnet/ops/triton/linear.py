@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from linnet.ops.custom_op import Operator
+from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
-from linnet.ops.precision import EPS
+from linnet.ops.precision import EPS, State
+from linnet.ops.rules import LinearRule
 from linnet.ops.triton.linear_kernel import Extras, linear_sum
 from linnet.ops.triton.states import Keys, around
 from linnet.ops.triton.tiles import minus_dots
@@ -82,3 +84,12 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
 
 _linear_backward = Operator("triton_linear_backward", _backward, _backward_fake)
 linear = Operator("triton_linear", _forward, _fake, (_save, _gradients))
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
+) -> tuple[Tensor, State]:
+    """The backend "triton" of `linear_attention`."""
+    S0, z0 = (*(x.float() for x in state or ()), None, None)[:2]
+    o, _, *after = linear(q, k, v, where.real, where.run, S0, z0, rule.causal, rule.normalize)
+    return o, tuple(after[: 1 + rule.normalize])

@@ -1,0 +1,40 @@
+"""How each op weighs its keys: the one argument besides tensors, layout and state that every backend of an op takes."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+Features = Callable[[Tensor], Tensor]  # from (B,H,N,D) to (B,H,N,F)
+
+
+class LinearRule(NamedTuple):
+    """`linear_attention`: o_t = sum_s (phi_q_t . phi_k_s) v_s over past or all s, divided by its weights or not.
+
+    With `features`, q and k are what phi_q and phi_k are made of. `log_decay` (H,) fades keys by distance.
+    """
+
+    causal: bool
+    normalize: bool = False
+    features: Features | None = None
+    log_decay: Tensor | None = None
+
+
+class ExpRule(NamedTuple):
+    """`exp_attention` of alpha q and beta k, or of q and k where alpha and beta are None.
+
+    alpha and beta are (B,H,N,1), (B,H,1,1) or one number, positive, and carry no gradient.
+    """
+
+    causal: bool
+    alpha: Tensor | None = None
+    beta: Tensor | None = None
+
+
+class BlockRule(NamedTuple):
+    """`block_attention`: softmax or ReLA of scores q.k * scale, some of whose weights may be dropped."""
+
+    kind: str
+    causal: bool
+    scale: float
+    dropout: float = 0.0
