@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from linnet.attention.base import Core
 from linnet.config import Settings
 from linnet.ops.block import dense, pick, turns
-from linnet.ops.hashing import below, draw, new_seed
+from linnet.ops.hashing import below, hashed, new_seed
 from linnet.ops.masks import Layout, cleared, visible
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
@@ -61,7 +61,7 @@ class BigBirdAttention(Core):
             taken = torch.stack(seen, dim=-1).sort(dim=-1).values
             free = end + 1 - (taken != NONE).sum(dim=-1)
             # One of the free blocks: its rank among them, moved past each taken block that lies before it.
-            block = below(draw(self.seed, head, i, torch.full_like(i, d)), free.clamp(min=1))
+            block = below(hashed(self.seed, head, i, torch.full_like(i, d)), free.clamp(min=1))
             for other in taken.unbind(dim=-1):
                 block = block + (block >= other)
             seen.append(self._unless(block, free < 1, seen))

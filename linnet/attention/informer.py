@@ -14,7 +14,7 @@ from torch import Tensor
 from linnet.attention.base import Core
 from linnet.config import Settings
 from linnet.ops.block import dense, pick, turns
-from linnet.ops.hashing import below, draw, new_seed
+from linnet.ops.hashing import below, hashed, new_seed
 from linnet.ops.masks import Layout, cleared, visible
 from linnet.ops.precision import FLOOR, accumulator, no_autocast
 from linnet.ops.rules import BlockRule
@@ -63,7 +63,7 @@ class InformerAttention(Core):
         parts = []
         for first in range(0, N, ROWS):
             token = torch.arange(first, min(first + ROWS, N), device=q.device)
-            index = below(draw(self.seed, token[:, None], number), n)  # (B, T, U): the keys that each query samples
+            index = below(hashed(self.seed, token[:, None], number), n)  # (B, T, U): the keys that each query samples
             held = (real.gather(1, index.flatten(1)).view_as(index) & (number < u))[:, None]
             keys = pick(k, index.flatten(1)).unflatten(2, index.shape[1:]).to(wide)  # (B, H, T, U, D)
             scores = (keys @ q[:, :, token, :, None].to(wide)).squeeze(-1) * self.head_dim**-0.5

@@ -53,7 +53,7 @@ class LongShortAttention(Core):
     def __init__(self, heads: int, head_dim: int, causal: bool, options: LongShortOptions) -> None:
         super().__init__(heads, head_dim, causal, options)
         M = heads * head_dim
-        self.compress = nn.Linear(M, heads * (1 if causal else options.landmarks))
+        self.compress: nn.Module = nn.Linear(M, heads * (1 if causal else options.landmarks))
         self.near_norm = nn.LayerNorm(M) if options.dual_norm else None
         self.far_norm = nn.LayerNorm(M) if options.dual_norm else None
 
@@ -77,8 +77,11 @@ class LongShortAttention(Core):
 
     def _logits(self, k: Tensor) -> Tensor:
         """(B,H,r,N): how much each landmark of a head wants each token, of all heads' keys together."""
-        merged = k.transpose(1, 2).flatten(2)
-        logits = F.linear(merged, self.compress.weight.to(k.dtype), self.compress.bias.to(k.dtype))
+        merged, layer = k.transpose(1, 2).flatten(2), self.compress
+        if isinstance(layer, nn.Linear):
+            logits = F.linear(merged, layer.weight.to(k.dtype), layer.bias.to(k.dtype))
+        else:  # wrapped or quantized by the user
+            logits = layer(merged)
         return logits.mT.unflatten(1, (self.heads, -1))
 
     def _landmarks(self, k: Tensor, v: Tensor, real: Tensor, causal: bool) -> tuple[Tensor, Tensor, Tensor]:

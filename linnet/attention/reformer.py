@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from linnet.attention.base import Core, Mixer
 from linnet.config import Settings
-from linnet.ops.lsh import SELF, sorted_attention
+from linnet.ops.lsh import SELF, lsh_attention
 from linnet.ops.masks import Layout, cleared
 from linnet.ops.precision import accumulator, no_autocast
 from linnet.registry import ATTENTION
@@ -91,7 +91,7 @@ class ReformerAttention(Core):
             order = self._order(q, real)
             q, k, v = (x.to(accumulator(x.dtype)) for x in (q, k, v))
             q, k, v, order = (x.flatten(0, 1) for x in (q * D**-0.5, unit(k), v, order))
-            return sorted_attention(q, k, v, order, count, self.options.chunk).unflatten(0, (B, H))
+            return lsh_attention(q, k, v, order, count, self.options.chunk).unflatten(0, (B, H))
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         B, H, N, D = q.shape

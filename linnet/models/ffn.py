@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from linnet.models.dropout import Dropout
-from linnet.ops.glu import ACTIVATIONS, gated
+from linnet.ops.glu import ACTIVATIONS, glu
 
 
 class GLU(nn.Module):
@@ -19,7 +19,7 @@ class GLU(nn.Module):
         self.leave = nn.Linear(width, M)  # W3
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.leave(self.dropout(gated(self.enter(x), self.activation)))
+        return self.leave(self.dropout(glu(self.enter(x), self.activation)))
 
 
 class FFN(nn.Module):

@@ -15,7 +15,7 @@ from linnet.errors import UnsupportedError
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-class Operator:
+class CustomOp:
     """`forward`, known to the compiler as linnet::`name`; `fake` makes its results without computing them.
 
     `gradient` is the pair that torch.library.register_autograd takes: save(ctx, inputs, output), backward(ctx, ...).

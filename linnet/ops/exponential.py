@@ -17,7 +17,7 @@ from torch import Tensor
 from linnet.errors import InputError
 from linnet.ops import reference
 from linnet.ops.backend import choose_kernel
-from linnet.ops.custom_op import Operator
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.exponential_chunk import Maybe, chunks, exp_, store
 from linnet.ops.masks import Layout, check_qkv, check_state, layout
 from linnet.ops.precision import FLOOR, State, accumulator, no_autocast
@@ -268,5 +268,5 @@ def _gradients(ctx: Any, *gradients: Tensor) -> tuple[Maybe, ...]:
     return dq, dk, dv, None, None, dS, dz, None, None
 
 
-_backward = Operator("exp_attention_backward", _backward_loop, _backward_fake)
-_forward = Operator("exp_attention", _forward_loop, _forward_fake, (_save, _gradients))
+_backward = CustomOp("exp_attention_backward", _backward_loop, _backward_fake)
+_forward = CustomOp("exp_attention", _forward_loop, _forward_fake, (_save, _gradients))

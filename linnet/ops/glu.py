@@ -11,12 +11,12 @@ from linnet.ops.backend import serves
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu, "relu": relu}
 
 
-def gated(x: Tensor, act: str) -> Tensor:
+def glu(x: Tensor, act: str) -> Tensor:
     """act(a) * b (..., w) of [a, b] = x (..., 2w); `act` is a name of ACTIVATIONS, gelu the exact one."""
     if x.shape[-1] % 2:
         raise InputError(f"x has shape {tuple(x.shape)}: a gated unit halves the last axis, which must be even")
-    if act != "gelu" and x.numel() and serves("gated", x):
-        from linnet.ops.cpu.glu import gate as kernel
+    if act != "gelu" and x.numel() and serves("glu", x):
+        from linnet.ops.cpu.glu import glu as kernel
 
         y: Tensor = kernel(x.reshape(-1, x.shape[-1]), act)
         return y.view(*x.shape[:-1], -1)

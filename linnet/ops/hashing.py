@@ -14,7 +14,7 @@ def new_seed(device: torch.device | None = None) -> Tensor:
     return torch.randint(2**31, (), device=device)
 
 
-def draw(seed: Tensor, *coordinates: Tensor) -> Tensor:
+def hashed(seed: Tensor, *coordinates: Tensor) -> Tensor:
     """Numbers in [0, 2^32), of the shape to which the coordinates broadcast; each is at least 0 and below 2^31."""
     h = _mix(seed)
     for x in coordinates:

@@ -13,7 +13,7 @@ from torch import Tensor
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import reference
 from linnet.ops.backend import choose_kernel
-from linnet.ops.custom_op import Operator
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.features import EluFeatures
 from linnet.ops.masks import Layout, check_qkv, check_state, cleared, clock, layout
 from linnet.ops.precision import EPS, FLOOR, State, accumulator, no_autocast
@@ -389,5 +389,5 @@ def _backward(ctx, go, gden, gS, gz):  # type: ignore[no-untyped-def]
     return dq, dk, dv, None, None, None, drate, dS, dz, None, None
 
 
-_causal_backward = Operator("linear_causal_backward", _backward_loop, _backward_fake)
-_causal = Operator("linear_causal", _causal_loop, _causal_fake, (_save, _backward))
+_causal_backward = CustomOp("linear_causal_backward", _backward_loop, _backward_fake)
+_causal = CustomOp("linear_causal", _causal_loop, _causal_fake, (_save, _backward))

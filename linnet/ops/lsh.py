@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from linnet.ops.custom_op import Operator
+from linnet.ops.custom_op import CustomOp
 
 SELF = -5e4  # the score of a token with itself: below any other
 UNSEEN = -1e9  # of a key that is not there: its weight is 0 even beside SELF
 
 
-def sorted_attention(q: Tensor, k: Tensor, v: Tensor, order: Tensor, count: Tensor | None, chunk: int) -> Tensor:
+def lsh_attention(q: Tensor, k: Tensor, v: Tensor, order: Tensor, count: Tensor | None, chunk: int) -> Tensor:
     """o (G,N,E) of G rows q, k (G,N,D), v (G,N,E), float32 or wider, whose scores are q.k.
 
     `order` (G,R,N) holds the tokens of each row in R orders, the first `count` (G,) of them real; None: all are.
@@ -152,5 +152,5 @@ def _backward(ctx, go, gtop, gz):  # type: ignore[no-untyped-def]
     return *_gradients(go.contiguous(), *saved, order, count, ctx.chunk), None, None, None
 
 
-_gradients = Operator("sorted_attention_backward", _backward_loop, _backward_fake)
-_attention = Operator("sorted_attention", _forward, _fake, (_save, _backward))
+_gradients = CustomOp("lsh_attention_backward", _backward_loop, _backward_fake)
+_attention = CustomOp("lsh_attention", _forward, _fake, (_save, _backward))

@@ -93,7 +93,7 @@ def test_dropout_equals_the_reference_with_the_same_draws(kind: str, causal: boo
     B, H, seed, n = 2, 2, torch.tensor(7), torch.arange(N)
     leaves, real = draw(B, H, N, 16, 9), key_mask("right", B, N)
     where = layout(B, N, real, None, real.device)
-    kept = hashing.draw(seed, torch.arange(B * H).view(B, H, 1, 1), n[:, None], n) >= int(p * 2**32)
+    kept = hashing.hashed(seed, torch.arange(B * H).view(B, H, 1, 1), n[:, None], n) >= int(p * 2**32)
     assert abs(float(kept.float().mean()) - (1 - p)) < 0.02
     keep, results = specified(real, None, B, N), []
     for dtype in (torch.float64, torch.float32):

@@ -49,4 +49,4 @@ def test_compiles_to_one_graph_and_is_declared_rightly() -> None:
     scales = torch.rand(2, 2, 1, 1), torch.rand(2, 2, 1, 1)
     inputs = *leaves, *scales, key_mask("inner", 2, 100), None, segments(2, 100), 16, True, 0.25
     tests = "test_schema", "test_faketensor", "test_autograd_registration"
-    torch.library.opcheck(torch.ops.linnet.cpu_joined.default, inputs, test_utils=tests)
+    torch.library.opcheck(torch.ops.linnet.cpu_exp_block.default, inputs, test_utils=tests)

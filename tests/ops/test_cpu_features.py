@@ -10,10 +10,12 @@ from torch import Tensor
 import linnet
 from linnet.ops.backend import no_kernels
 from linnet.ops.cpu import arguments
-from linnet.ops.features import Features, feature_attention
+from linnet.ops.features import EluFeatures
+from linnet.ops.linear import attend
 from linnet.ops.masks import layout
 from linnet.ops.positions import rotary_angles
 from linnet.ops.rms import srms
+from linnet.ops.rules import LinearRule
 from tests.ops.cases import MASKS, grads, key_mask, relative, segments
 
 pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
@@ -32,15 +34,16 @@ def trial(N: int, phi: str, kind: str, causal: bool, normalize: bool, mask: str 
     leaves = [torch.randn(B, N, H, width).transpose(1, 2) for width in (D, D, E)]
     stateful = causal and random.random() < 0.5
     state = [torch.randn(B, H, D, E), torch.rand(B, H, D)][: 1 + normalize] if stateful else []
-    how, masks = angles(kind, D), {"key_mask": key_mask(mask, B, N), "segments": segments(B, N) if packed else None}
-    position = layout(B, N, *masks.values(), torch.device("cpu")).position + random.choice([0, 20])
+    how = angles(kind, D)
+    where = layout(B, N, key_mask(mask, B, N), segments(B, N) if packed else None, torch.device("cpu"))
+    position = where.position + random.choice([0, 20])
     results = []
     for dtype in (torch.float64, torch.float32):
         inputs = [x.detach().to(dtype).requires_grad_() for x in (*leaves, *state, *how[:1])]
         after = inputs[3 : 3 + len(state)]
-        features = Features(phi, *inputs[3 + len(state) :], *(u.to(dtype) for u in how[1:]))
-        options = {**masks, "state": tuple(after) or None}
-        o, kept = feature_attention(*inputs[:3], features, position, causal, normalize, **options)
+        turns = *inputs[3 + len(state) :], *(u.to(dtype) for u in how[1:]), None, None
+        rule = LinearRule(causal, normalize, EluFeatures(phi, *turns[:2], position))
+        o, kept = attend(*inputs[:3], where, rule, tuple(after) or None)
         out = [x.double() for x in (o, *(kept if causal or not packed else ()))]
         results.append([*out, *grads(out, inputs)])
     least = 0.1 * max(float(x.detach().abs().max()) for x in results[0])
@@ -130,7 +133,8 @@ def test_angles_without_positions_turn_nothing() -> None:
     """Their gradient is 0, not whatever was in memory."""
     q, k, v = torch.randn(3, 1, 2, 20, 8)
     theta = rotary_angles(8).requires_grad_()
-    o, _ = feature_attention(q.requires_grad_(), k, v, Features("elu", theta))
-    assert torch.equal(o, feature_attention(q, k, v, Features("elu"))[0])
+    where = layout(1, 20, None, None, q.device)
+    o, _ = attend(q.requires_grad_(), k, v, where, LinearRule(True, features=EluFeatures("elu", theta)))
+    assert torch.equal(o, attend(q, k, v, where, LinearRule(True, features=EluFeatures("elu")))[0])
     (slope,) = torch.autograd.grad(o.sum(), theta)
     assert not slope.any()

@@ -8,7 +8,7 @@ from linnet.ops.backend import no_kernels
 from linnet.ops.cpu import dropout as on_cpu
 from linnet.ops.cpu.arguments import SMALL
 from linnet.ops.dropout import dropout
-from linnet.ops.hashing import draw
+from linnet.ops.hashing import hashed
 
 needs_kernels = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
 
@@ -64,7 +64,7 @@ def test_the_kernel_draws_what_the_definition_says() -> None:
             finally:
                 torch.set_num_threads(before)
             place = torch.arange(n)
-            kept = draw(torch.tensor(7), place // 65536, place % 65536) >= int(0.1 * 2**32)
+            kept = hashed(torch.tensor(7), place // 65536, place % 65536) >= int(0.1 * 2**32)
             assert (y != 0).equal(kept)
 
 

@@ -11,8 +11,8 @@ from torch.nn.functional import gelu, relu, silu
 
 from linnet.errors import InputError
 from linnet.ops.backend import no_kernels
-from linnet.ops.cpu import gate as on_cpu
-from linnet.ops.glu import ACTIVATIONS, gated
+from linnet.ops.cpu import glu as on_cpu
+from linnet.ops.glu import ACTIVATIONS, glu
 
 FUNCTIONS = {"silu": silu, "gelu": gelu, "relu": relu}
 needs_kernels = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
@@ -26,7 +26,7 @@ def definition(x: Tensor, act: str) -> Tensor:
 def both(x: Tensor, act: str, toward: Tensor) -> list[list[Tensor]]:
     """y and dx: of the definition in float64, and of the op in float32."""
     results = []
-    for f, dtype in ((definition, torch.float64), (gated, torch.float32)):
+    for f, dtype in ((definition, torch.float64), (glu, torch.float32)):
         y = f(x.to(dtype), act)
         (dx,) = torch.autograd.grad(y, x, toward.to(dtype))
         results.append([y.detach(), dx])
@@ -53,22 +53,22 @@ def test_any_strides(act: str) -> None:
     for view in (x[..., 3:37], x[::2], x.transpose(0, 1), x.mT[..., :4], x[:1].expand(3, 5, 40), x[0, 0].expand(7, 40)):
         trial(view.detach(), act)
     leaf = x.clone().requires_grad_()
-    gated(leaf, act).sum().backward()
+    glu(leaf, act).sum().backward()
     right = x.double().requires_grad_()
     definition(right, act).sum().backward()
     torch.testing.assert_close(leaf.grad.double(), right.grad, rtol=2e-6, atol=5e-6)
     negated = torch._neg_view(x)
-    torch.testing.assert_close(gated(negated, act), definition(-x, act), rtol=2e-6, atol=5e-6)
+    torch.testing.assert_close(glu(negated, act), definition(-x, act), rtol=2e-6, atol=5e-6)
 
 
 @needs_kernels
 def test_silu_is_accurate_relative_to_its_value() -> None:
     """Over its whole range, also where it is nearly 0 or nearly the identity."""
     a = torch.cat([torch.linspace(-87, 88, 200001), torch.logspace(-30, 30, 2001)])
-    ours = gated(torch.stack([a, torch.ones_like(a)], dim=1), "silu")[:, 0].double()
+    ours = glu(torch.stack([a, torch.ones_like(a)], dim=1), "silu")[:, 0].double()
     right = silu(a.double())
     assert float(((ours - right).abs() / right.abs().clamp(min=1e-35)).max()) < 1e-6
-    assert float(gated(torch.tensor([-1e5, 1.0]), "silu")) == 0
+    assert float(glu(torch.tensor([-1e5, 1.0]), "silu")) == 0
 
 
 @needs_kernels
@@ -78,7 +78,7 @@ def test_what_is_not_finite_goes_where_torch_lets_it(act: str) -> None:
     a, b, g = torch.cartesian_prod(odd, odd, odd).T
     x = torch.stack([a, b], dim=1).requires_grad_()
     results = []
-    for f in (definition, gated):
+    for f in (definition, glu):
         y = f(x, act)
         (dx,) = torch.autograd.grad(y, x, g[:, None])
         results.append(torch.cat([y.detach(), dx], dim=1))
@@ -88,7 +88,7 @@ def test_what_is_not_finite_goes_where_torch_lets_it(act: str) -> None:
 @pytest.mark.parametrize("shape", [(0, 8), (3, 0, 8), (4, 0)])
 def test_empty(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, requires_grad=True)
-    y = gated(x, "silu")
+    y = glu(x, "silu")
     assert y.shape == (*shape[:-1], shape[-1] // 2)
     y.sum().backward()
     assert x.grad is not None and x.grad.shape == shape
@@ -96,7 +96,7 @@ def test_empty(shape: tuple[int, ...]) -> None:
 
 def test_an_odd_width_is_one_line() -> None:
     with pytest.raises(InputError, match="must be even") as error:
-        gated(torch.randn(2, 5), "silu")
+        glu(torch.randn(2, 5), "silu")
     assert "\n" not in str(error.value)
 
 
@@ -104,7 +104,7 @@ def test_an_odd_width_is_one_line() -> None:
 def test_other_types_are_torch_s_own(dtype: torch.dtype) -> None:
     x = torch.randn(3, 20).to(dtype)
     for act in ACTIVATIONS:
-        assert torch.equal(gated(x, act), definition(x, act))
+        assert torch.equal(glu(x, act), definition(x, act))
 
 
 @needs_kernels
@@ -118,10 +118,10 @@ def test_fuzz(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = random.randint(1, 40), random.randint(1, 9), 2 * random.randint(1, 150)
     x = torch.randn(shape) * random.choice([0.1, 1, 9])
     x = x.transpose(0, 1) if random.random() < 0.5 else x
-    one = gated(x, act)
+    one = glu(x, act)
     torch.set_num_threads(random.choice([2, 5]))
     try:
-        assert torch.equal(gated(x, act), one)
+        assert torch.equal(glu(x, act), one)
         trial(x.detach(), act)
     finally:
         torch.set_num_threads(threads)
@@ -132,35 +132,35 @@ def test_compiles() -> None:
     """As plain operations to a compiler and to torch.func; the operators beneath are declared rightly."""
     x = torch.randn(4, 6, 34)
     for act in FUNCTIONS:
-        compiled = torch.compile(gated, fullgraph=True, backend="aot_eager")
-        torch.testing.assert_close(compiled(x, act), gated(x, act))
-        per_row = torch.func.vmap(torch.func.grad(lambda row, act=act: gated(row, act).sum()))(x)
+        compiled = torch.compile(glu, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x, act), glu(x, act))
+        per_row = torch.func.vmap(torch.func.grad(lambda row, act=act: glu(row, act).sum()))(x)
         leaf = x.clone().requires_grad_()
-        gated(leaf, act).sum().backward()
+        glu(leaf, act).sum().backward()
         torch.testing.assert_close(per_row, leaf.grad)
-        _, tangent = torch.func.jvp(lambda x, act=act: gated(x, act), (x,), (torch.ones_like(x),))
+        _, tangent = torch.func.jvp(lambda x, act=act: glu(x, act), (x,), (torch.ones_like(x),))
         assert tangent.abs().sum() > 0
     tests = "test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic"
     for act in on_cpu.ACTS:
-        torch.library.opcheck(torch.ops.linnet.cpu_gate.default, (x[0].requires_grad_(), act), test_utils=tests)
+        torch.library.opcheck(torch.ops.linnet.cpu_glu.default, (x[0].requires_grad_(), act), test_utils=tests)
 
 
 @needs_kernels
 def test_only_its_input_is_in_memory_for_the_backward_pass() -> None:
     x, kept = torch.randn(3, 50, 34, requires_grad=True), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        gated(x, "silu")
+        glu(x, "silu")
     assert {t.untyped_storage().data_ptr() for t in kept} == {x.untyped_storage().data_ptr()}
 
 
 PEAK = """
 import resource, torch
-from linnet.ops.glu import gated
+from linnet.ops.glu import glu
 torch.set_num_threads(1)
 def run(rows):
     x = torch.randn(rows, 512, requires_grad=True)
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    gated(x, "silu").backward(torch.ones(rows, 256))
+    glu(x, "silu").backward(torch.ones(rows, 256))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base
 run(128)
 print(run(65536) / 1024)

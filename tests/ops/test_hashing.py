@@ -2,15 +2,15 @@
 
 import torch
 
-from linnet.ops.hashing import below, draw, new_seed
+from linnet.ops.hashing import below, hashed, new_seed
 
 
 def test_uniform_and_independent_of_shape() -> None:
     seed = torch.tensor(12345)
     i, j = torch.arange(300)[:, None], torch.arange(400)
-    h = draw(seed, i, j)
+    h = hashed(seed, i, j)
     assert h.shape == (300, 400) and h.min() >= 0 and h.max() < 2**32
-    assert torch.equal(h[7:9, 30:31], draw(seed, i[7:9], j[30:31]))
+    assert torch.equal(h[7:9, 30:31], hashed(seed, i[7:9], j[30:31]))
     counts = torch.bincount(below(h, 10).flatten(), minlength=10) / h.numel()
     assert len(counts) == 10 and (counts - 0.1).abs().max() < 0.005
     u = h.double() / 2**32
@@ -22,7 +22,7 @@ def test_uniform_and_independent_of_shape() -> None:
 
 def test_seeds_and_large_coordinates() -> None:
     large = torch.tensor([0, 2**31 - 1])
-    first, second = (draw(torch.tensor(seed), large) for seed in (0, 1))
+    first, second = (hashed(torch.tensor(seed), large) for seed in (0, 1))
     assert not torch.equal(first, second) and (first >= 0).all() and (first < 2**32).all()
     assert 0 <= below(torch.tensor(2**32 - 1), 2**31) < 2**31
     assert 0 <= new_seed() < 2**31 and new_seed() != new_seed()

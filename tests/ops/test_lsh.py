@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from linnet.errors import UnsupportedError
-from linnet.ops.lsh import SELF, sorted_attention
+from linnet.ops.lsh import SELF, lsh_attention
 
 
 def rows(G: int, N: int, R: int, D: int = 3, E: int = 2) -> tuple[torch.Tensor, ...]:
@@ -40,7 +40,7 @@ def test_definition_and_gradients(N: int, chunk: int, masked: bool) -> None:
         order = order.gather(2, real.gather(1, order.flatten(1)).view_as(order).int().argsort(descending=True))
     else:
         real = torch.ones(2, N, dtype=torch.bool)
-    ours, theirs = (fn(q, k, v, order, count, chunk) for fn in (sorted_attention, by_token))
+    ours, theirs = (fn(q, k, v, order, count, chunk) for fn in (lsh_attention, by_token))
     torch.testing.assert_close(ours[real], theirs[real])
     g = torch.randn_like(ours) * real[..., None]
     ours, theirs = (torch.autograd.grad(o, (q, k, v), g, materialize_grads=True) for o in (ours, theirs))
@@ -50,15 +50,15 @@ def test_definition_and_gradients(N: int, chunk: int, masked: bool) -> None:
 
 def test_finite_differences() -> None:
     q, k, v, order = rows(2, 7, 3)
-    assert torch.autograd.gradcheck(lambda *x: sorted_attention(*x, order, None, 3), (q, k, v))
+    assert torch.autograd.gradcheck(lambda *x: lsh_attention(*x, order, None, 3), (q, k, v))
 
 
 def test_a_token_alone_gives_its_own_value_exactly() -> None:
     q, k, v, order = (x.float() if x.is_floating_point() else x for x in rows(1, 4, 2))
-    assert torch.allclose(sorted_attention(q[:, :1], k[:, :1], v[:, :1], order[:, :, :1] * 0, None, 4), v[:, :1])
+    assert torch.allclose(lsh_attention(q[:, :1], k[:, :1], v[:, :1], order[:, :, :1] * 0, None, 4), v[:, :1])
 
 
 def test_forward_mode_is_refused() -> None:
     q, k, v, order = rows(1, 4, 1)
     with pytest.raises(UnsupportedError, match="reverse mode"):
-        torch.func.jvp(lambda x: sorted_attention(x, k, v, order, None, 2), (q,), (q,))
+        torch.func.jvp(lambda x: lsh_attention(x, k, v, order, None, 2), (q,), (q,))

@@ -1,16 +1,50 @@
-"""What the kernels are told: addresses and strides of tensors, and how the work is shared between threads."""
+"""What the kernels get: addresses and strides of tensors that were checked, and the share of each thread."""
 
 import struct
+from operator import mul
 
 import torch
 from torch import Tensor
 
+from linnet.errors import InputError
 from linnet.ops.cpu.build import kernels
 from linnet.ops.memory import Maybe
 
 LONG = 256  # tokens that are worth a thread of their own
 GROUP = 512  # numbers of a token that are read together, where the heads lie side by side
 SMALL = 1 << 18  # multiplications that one thread does before another has woken up
+WHOLE = dict.fromkeys(("run", "ids", "position", "seed"), torch.int64)
+TYPES: dict[str, torch.dtype | None] = {"real": torch.bool, **WHOLE, "theta": None, "u": None}  # others are float32
+
+
+def check(op: str, **tensors: tuple[Maybe, tuple[int, ...]]) -> None:
+    """A one-line error unless each tensor has this shape, the type of its name, and memory for all its numbers.
+
+    Every native call begins with it. A backward pass needs it as much as a forward pass: autograd hands over whatever
+    the saved tensors have become through `.data`, through hooks on saved tensors, or with a resized storage, and a
+    kernel would read past their end.
+    """
+    for name, (x, shape) in tensors.items():
+        if x is None:
+            continue
+        dtype = TYPES.get(name, torch.float32)
+        if x.shape != shape or not x.is_cpu or (dtype is not None and x.dtype is not dtype):
+            kind = "" if dtype is None else f"{dtype} "
+            found, allowed = f"{x.dtype} {tuple(x.shape)} on {x.device}", f"{kind}{tuple(shape)} on cpu"
+            raise InputError(f"{op}: {name} is {found}: it must be {allowed}, and stay so until the backward pass")
+        strides = x.stride()
+        last = x.storage_offset() + sum(map(mul, strides, shape)) - sum(strides)
+        if x.untyped_storage().nbytes() <= last * x.itemsize and 0 not in shape:
+            held = x.untyped_storage().nbytes()
+            raise InputError(f"{op}: the storage of {name} has {held} bytes: it must hold {(last + 1) * x.itemsize}")
+
+
+def sizes(op: str, q: Tensor, v: Tensor) -> tuple[int, int, int, int, int]:
+    """B, H, N, D and E, or a one-line error unless both tensors have four axes."""
+    if q.dim() != 4 or v.dim() != 4:
+        shapes = f"q {tuple(q.shape)}, v {tuple(v.shape)}"
+        raise InputError(f"{op}: {shapes}: each must have four axes (batch, heads, tokens, width)")
+    return *q.shape, v.shape[3]
 
 
 def view(x: Maybe) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from linnet.ops.block import kernel_ids
-from linnet.ops.cpu.arguments import SMALL, address, call, view
-from linnet.ops.custom_op import Operator
+from linnet.ops.cpu.arguments import SMALL, address, call, check, sizes, view
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.hashing import new_seed
 from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
@@ -32,9 +32,19 @@ def call_block(
     threads = torch.get_num_threads() if B * H * N * block * (D + E) > SMALL else 1
     numbers = [number for x in views for number in view(x)]
     scale_bits, dropout_bits = struct.unpack("qq", struct.pack("dd", scale, dropout))
-    sizes = B, H, N, D, E, 0, threads, 1, 1
+    shared = B, H, N, D, E, 0, threads, 1, 1
     own = block, int(rela), int(causal), scale_bits, int(join), dropout_bits, 0 if seed is None else int(seed)
-    call(name, *sizes, address(real), address(ids), *numbers, *(0,) * 10, *own)
+    call(name, *shared, address(real), address(ids), *numbers, *(0,) * 10, *own)
+
+
+def check_inputs(
+    q: Tensor, k: Tensor, v: Tensor, real: Maybe, ids: Maybe, seed: Maybe = None, g: Maybe = None
+) -> None:
+    """One-line errors for inputs that do not fit together."""
+    B, H, N, _, E = sizes("block_attention", q, v)
+    values = (B, H, N, E)
+    tokens = {"q": (q, q.shape), "k": (k, q.shape), "v": (v, values), "g": (g, values)}
+    check("block_attention", **tokens, real=(real, (B, N)), ids=(ids, (B, N)), seed=(seed, ()))
 
 
 def _forward(
@@ -42,6 +52,7 @@ def _forward(
     scale: float, dropout: float,
 ) -> Tensor:  # fmt: skip
     """o (B,H,N,E)."""
+    check_inputs(q, k, v, real, ids, seed)
     o = empty_rows(v)
     views = rows(q), rows(k), rows(v), o, None, None, None, None
     call_block("linnet_block", views, dense(real), dense(ids), block, rela, causal, scale, False, seed, dropout)
@@ -60,6 +71,7 @@ def _backward(
     causal: bool, scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k and v."""
+    check_inputs(q, k, v, real, ids, seed, g)
     slopes = empty_rows(q), empty_rows(k), empty_rows(v)
     views = rows(q), rows(k), rows(v), None, rows(g), *slopes
     masks = dense(real), dense(ids)
@@ -84,8 +96,8 @@ def _gradients(ctx: Any, g: Tensor) -> tuple[Maybe, ...]:
     return *slopes, None, None, None, None, None, None, None, None
 
 
-_cpu_backward = Operator("cpu_block_backward", _backward, _backward_fake)
-block = Operator("cpu_block", _forward, _fake, (_save, _gradients))
+_cpu_backward = CustomOp("cpu_block_backward", _backward, _backward_fake)
+block = CustomOp("cpu_block", _forward, _fake, (_save, _gradients))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, where: Layout, size: int, rule: BlockRule) -> Tensor:

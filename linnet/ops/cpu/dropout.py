@@ -6,13 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, address, call
-from linnet.ops.custom_op import Operator
+from linnet.ops.cpu.arguments import SMALL, address, call, check
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.memory import Maybe
 
 
 def _forward(x: Tensor, seed: Tensor, p: float) -> Tensor:
     """x with each number multiplied by 0 or by 1 / (1 - p)."""
+    check("dropout", x=(x, x.shape), seed=(seed, ()))
     x = x.resolve_neg().contiguous()
     y = torch.empty_like(x)
     threads = torch.get_num_threads() if x.numel() > SMALL else 1
@@ -35,4 +36,4 @@ def _gradients(ctx: Any, g: Tensor) -> tuple[Maybe, ...]:
     return dropout(g, seed, ctx.p), None, None
 
 
-dropout = Operator("cpu_dropout", _forward, _fake, (_save, _gradients))
+dropout = CustomOp("cpu_dropout", _forward, _fake, (_save, _gradients))

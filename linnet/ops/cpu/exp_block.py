@@ -10,8 +10,8 @@ from torch import Tensor
 
 from linnet.ops.block import kernel_ids
 from linnet.ops.cpu import exponential
-from linnet.ops.cpu.block import call_block
-from linnet.ops.custom_op import Operator
+from linnet.ops.cpu.block import call_block, check_inputs
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
 from linnet.ops.rules import ExpRule
@@ -24,6 +24,7 @@ def _forward(
     causal: bool, scale: float,
 ) -> Outputs:  # fmt: skip
     """The mean (B,H,N,E), then what `exponential.forward` gives."""
+    check_inputs(q, k, v, real, ids)
     far = exponential.forward(q, k, v, alpha, beta, real, run, None, None, None, causal)
     o = empty_rows(v)
     views = rows(q), rows(k), rows(v), o, far[0], None, None, None
@@ -43,6 +44,7 @@ def _backward(
     block: int, causal: bool, scale: float, far: Tensor, less: Tensor, r: Tensor, S: Maybe, z: Maybe, m: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k and v."""
+    check_inputs(q, k, v, real, ids, None, g)
     dq, dk, dv, _, _ = exponential.backward(
         g, None, None, q, k, v, alpha, beta, real, run, None, None, None, causal, far, less, r, S, z, m
     )
@@ -75,8 +77,8 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
     return *slopes, None, None, None, None, None, None, None, None
 
 
-_cpu_backward = Operator("cpu_exp_block_backward", _backward, _backward_fake)
-exp_block = Operator("cpu_exp_block", _forward, _fake, (_save, _gradients))
+_cpu_backward = CustomOp("cpu_exp_block_backward", _backward, _backward_fake)
+exp_block = CustomOp("cpu_exp_block", _forward, _fake, (_save, _gradients))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, where: Layout, size: int, rule: ExpRule) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import address, call, shares, view
-from linnet.ops.custom_op import Operator
+from linnet.ops.cpu.arguments import address, call, check, shares, sizes, view
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
 from linnet.ops.precision import State
@@ -25,9 +25,30 @@ def _call(name: str, q: Tensor, v: Tensor, real: Maybe, run: Maybe, *fields: May
     (B, H, N, D), E, alpha = q.shape, v.shape[3], fields[-2]
     threads, group, _ = shares(q, D * E)
     views = [number for x in fields[:8] for number in view(x)]
-    sizes = B, H, N, D, E, 1, min(threads, B * H), group, 1
+    numbers = B, H, N, D, E, 1, min(threads, B * H), group, 1
     single = alpha is not None and alpha.shape[2] == 1
-    call(name, *sizes, address(real), address(run), *views, *(address(x) for x in fields[8:]), int(single))
+    call(name, *numbers, address(real), address(run), *views, *(address(x) for x in fields[8:]), int(single))
+
+
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe, m0: Maybe
+) -> None:
+    """One-line errors for inputs that do not fit together."""
+    B, H, N, D, E = sizes("exp_attention", q, v)
+    scale = (B, H, 1 if alpha is not None and alpha.shape[2:3] == (1,) else N, 1)
+    check(
+        "exp_attention",
+        q=(q, (B, H, N, D)),
+        k=(k, (B, H, N, D)),
+        v=(v, (B, H, N, E)),
+        alpha=(alpha, scale),
+        beta=(beta, scale),
+        real=(real, (B, N)),
+        run=(run, (B, N)),
+        S=(S0, (B, H, D, E)),
+        z=(z0, (B, H, D)),
+        m=(m0, (B, H, D)),
+    )
 
 
 def forward(
@@ -35,6 +56,7 @@ def forward(
     m0: Maybe, causal: bool,
 ) -> Outputs:  # fmt: skip
     """o (B,H,N,E), the denominators' logarithms and r (B,H,N), and the state after the last token."""
+    _check(q, k, v, alpha, beta, real, run, S0, z0, m0)
     results = o, less, r, S, z, m = fake(q, k, v, alpha, beta, real, run, S0, z0, m0, causal)
     q, k, v = rows(q), rows(k), rows(v)
     alpha, beta, real, run, S0, z0, m0 = (dense(x) for x in (alpha, beta, real, run, S0, z0, m0))
@@ -61,12 +83,18 @@ def backward(
     z1: Maybe, m1: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v, S0 and z0."""
+    _check(q, k, v, alpha, beta, real, run, S0, z0, m0)
+    (B, H, N, D), E = q.shape, v.shape[3]
+    sums, totals, by_token = (B, H, D, E), (B, H, D), (B, H, N if causal else 0)
+    kept = {"less": (less, by_token), "r": (r, by_token), "S1": (S1, sums), "z1": (z1, totals), "m1": (m1, totals)}
+    check("exp_attention", g=(g, v.shape), o=(o, v.shape), gS=(gS, sums), gz=(gz, totals), **kept)
     results = dq, dk, dv, dS, dz = _backward_fake(
         g, gS, gz, q, k, v, alpha, beta, real, run, S0, z0, m0, causal, o, less, r, S1, z1, m1
     )
     g, q, k, v, o = rows(g), rows(q), rows(k), rows(v), rows(o)
     alpha, beta, real, run = (dense(x) for x in (alpha, beta, real, run))
-    S0, z0, m0, gS, gz = (dense(x) for x in (S0, z0, m0, gS, gz))
+    S0, z0, m0, gS, gz, S1, z1 = (dense(x) for x in (S0, z0, m0, gS, gz, S1, z1))
+    less, r, m1 = less.contiguous(), r.contiguous(), m1.contiguous()
     name = "linnet_exp_causal_backward" if causal else "linnet_exp_bidirectional_backward"
     views = q, k, v, o, g, dq, dk, dv
     _call(name, q, v, real, run, *views, less, S0, z0, S1, z1, gS, gz, dS, dz, None, r, m0, m1, alpha, beta)
@@ -102,8 +130,8 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
     return dq, dk, dv, None, None, None, None, dS if stateful else None, dz if stateful else None, None, None
 
 
-_cpu_backward = Operator("cpu_exponential_backward", backward, _backward_fake)
-exponential = Operator("cpu_exponential", forward, fake, (_save, _gradients))
+_cpu_backward = CustomOp("cpu_exponential_backward", backward, _backward_fake)
+exponential = CustomOp("cpu_exponential", forward, fake, (_save, _gradients))
 
 
 def attend(
@@ -124,6 +152,7 @@ def scales(q: Tensor, rule: ExpRule) -> list[Maybe]:
 
 def _moments(x: Tensor, real: Maybe, whole: bool) -> tuple[Tensor, Tensor]:
     """Sum and sum of squares (B,H,N) of each token's entries in float64, 0 where not real; `whole`: (B,H,1), of all."""
+    check("moments", x=(x, x.shape), real=(real, (x.shape[0], x.shape[2])))
     sums = _moments_fake(x, real, whole)
     x, real = rows(x), dense(real)
     threads, _, _ = shares(x, x.shape[3])
@@ -136,4 +165,4 @@ def _moments_fake(x: Tensor, real: Maybe, whole: bool) -> tuple[Tensor, Tensor]:
     return x.new_empty(shape, dtype=torch.float64), x.new_empty(shape, dtype=torch.float64)
 
 
-moments = Operator("cpu_moments", _moments, _moments_fake)
+moments = CustomOp("cpu_moments", _moments, _moments_fake)

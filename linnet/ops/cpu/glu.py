@@ -5,15 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, address, call
-from linnet.ops.custom_op import Operator
+from linnet.ops.cpu.arguments import SMALL, address, call, check
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.memory import Maybe, rows
 
-ACTS = ("silu", "relu")  # in the order of their numbers in `struct Gate`
+ACTS = ("silu", "relu")  # in the order of their numbers in `struct Glu`
 
 
 def _call(name: str, x: Tensor, act: str, y: Maybe, g: Maybe, dx: Maybe) -> None:
-    """Fill in `struct Gate` and call the kernel."""
+    """Fill in `struct Glu` and call the kernel."""
     threads = torch.get_num_threads() if x.numel() > SMALL else 1
     sizes = x.shape[0], x.shape[1] // 2, ACTS.index(act), threads
     call(name, *sizes, address(x), x.stride(0), address(y), address(g), 0 if g is None else g.stride(0), address(dx))
@@ -21,8 +21,9 @@ def _call(name: str, x: Tensor, act: str, y: Maybe, g: Maybe, dx: Maybe) -> None
 
 def _forward(x: Tensor, act: str) -> Tensor:
     """act(a) * b (R,w) of [a, b] = x (R,2w)."""
+    check("glu", x=(x, x.shape))
     y = _fake(x, act)
-    _call("linnet_gate", rows(x), act, y, None, None)
+    _call("linnet_glu", rows(x), act, y, None, None)
     return y
 
 
@@ -32,8 +33,9 @@ def _fake(x: Tensor, act: str) -> Tensor:
 
 def _backward(g: Tensor, x: Tensor, act: str) -> Tensor:
     """The gradient of x, both halves side by side."""
+    check("glu", g=(g, g.shape), x=(x, (g.shape[0], 2 * g.shape[1])))
     dx = _backward_fake(g, x, act)
-    _call("linnet_gate_backward", rows(x), act, None, rows(g), dx)
+    _call("linnet_glu_backward", rows(x), act, None, rows(g), dx)
     return dx
 
 
@@ -48,8 +50,8 @@ def _save(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None:
 
 def _gradients(ctx: Any, g: Tensor) -> tuple[Maybe, ...]:
     (x,) = ctx.saved_tensors
-    return _cpu_backward(g, x, ctx.act), None
+    return _glu_backward(g, x, ctx.act), None
 
 
-_cpu_backward = Operator("cpu_gate_backward", _backward, _backward_fake)
-gate = Operator("cpu_gate", _forward, _fake, (_save, _gradients))
+_glu_backward = CustomOp("cpu_glu_backward", _backward, _backward_fake)
+glu = CustomOp("cpu_glu", _forward, _fake, (_save, _gradients))

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import address, call, shares, view
-from linnet.ops.custom_op import Operator
+from linnet.ops.cpu.arguments import address, call, check, shares, sizes, view
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.features import EluFeatures
 from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
@@ -44,10 +44,32 @@ def _call(
         places = address(turn), by_row * D, address(u), address(position), by_row, address(dtheta)
         feature = (ctypes.c_int64 * 7)(int(phi == "1+elu"), *places)
     views = [number for x in fields[:8] for number in view(x)]
-    sizes = B, H, N, D, E, int(normalize), threads, group, spans
+    numbers = B, H, N, D, E, int(normalize), threads, group, spans
     where = 0 if feature is None else ctypes.addressof(feature)
-    call(name, *sizes, address(real), address(run), *views, *(address(x) for x in fields[8:]), where)
+    call(name, *numbers, address(real), address(run), *views, *(address(x) for x in fields[8:]), where)
     return None if dtheta is None else dtheta.sum(dim=0)
+
+
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe, theta: Maybe, u: Maybe,
+    position: Maybe,
+) -> None:  # fmt: skip
+    """One-line errors for inputs that do not fit together."""
+    B, H, N, D, E = sizes("linear_attention", q, v)
+    by_row = position is not None and position.dim() == 2
+    check(
+        "linear_attention",
+        q=(q, (B, H, N, D)),
+        k=(k, (B, H, N, D)),
+        v=(v, (B, H, N, E)),
+        real=(real, (B, N)),
+        run=(run, (B, N)),
+        S=(S0, (B, H, D, E)),
+        z=(z0, (B, H, D)),
+        theta=(theta, (D // 2,)),
+        u=(u, (D,)),
+        position=(position, (B, N) if by_row else (N,)),
+    )
 
 
 def _forward(
@@ -55,6 +77,7 @@ def _forward(
     phi: str, theta: Maybe, u: Maybe, position: Maybe,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """o (B,H,N,E), its normalizer (B,H,N) or empty, and the state after the last token."""
+    _check(q, k, v, real, run, S0, z0, theta, u, position)
     o, den, S, z = _fake(q, k, v, real, run, S0, z0, causal, normalize, phi, theta, u, position)
     q, k, v = rows(q), rows(k), rows(v)
     real, run, S0, z0 = dense(real), dense(run), dense(S0), dense(z0)
@@ -79,11 +102,17 @@ def _backward(
     position: Maybe,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v, S0, z0 and theta, the last empty where there is none."""
+    _check(q, k, v, real, run, S0, z0, theta, u, position)
+    (B, H, N, D), E = q.shape, v.shape[3]
+    sums, totals = (B, H, D, E), (B, H, D if normalize else 0)
+    kept = {"o": (o, v.shape), "den": (den, (B, H, N if normalize else 0)), "S1": (S1, sums), "z1": (z1, totals)}
+    check("linear_attention", g=(g, v.shape), gS=(gS, sums), gz=(gz, totals), **kept)
     dq, dk, dv, dS, dz, dtheta = _backward_fake(
         g, gS, gz, q, k, v, o, den, real, run, S0, z0, S1, z1, causal, normalize, phi, theta, u, position
     )
     g, q, k, v, o = rows(g), rows(q), rows(k), rows(v), None if o is None else rows(o)
     gS, gz, S0, z0, real, run = (dense(x) for x in (gS, gz, S0, z0, real, run))
+    den, S1, z1 = den.contiguous(), dense(S1), dense(z1)
     name = "linnet_causal_backward" if causal else "linnet_bidirectional_backward"
     fields = q, k, v, o, g, dq, dk, dv, den, S0, z0, S1, z1, gS, gz, dS, dz
     found = _call(name, q, v, normalize, real, run, fields, phi, theta, u, position)
@@ -121,8 +150,8 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
     return dq, dk, dv, None, None, *state, None, None, None, None if theta is None else dtheta, None, None
 
 
-_cpu_backward = Operator("cpu_linear_backward", _backward, _backward_fake)
-linear = Operator("cpu_linear", _forward, _fake, (_save, _gradients))
+_cpu_backward = CustomOp("cpu_linear_backward", _backward, _backward_fake)
+linear = CustomOp("cpu_linear", _forward, _fake, (_save, _gradients))
 
 
 def attend(

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, address, call, view
-from linnet.ops.custom_op import Operator
+from linnet.ops.cpu.arguments import SMALL, address, call, check, view
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.memory import Maybe, empty_rows, rows
 
 
@@ -21,6 +21,7 @@ def _call(name: str, rms: Tensor, eps: float, *views: Maybe) -> None:
 
 def _forward(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """SRMS of x (B,H,N,E) over H and E, and the root mean squares (B,N)."""
+    check("srms", x=(x, x.shape))
     y, rms = _fake(x, eps)
     _call("linnet_srms", rms, eps, rows(x), y, None, None)
     return y, rms
@@ -32,8 +33,9 @@ def _fake(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 def _backward(g: Tensor, y: Tensor, rms: Tensor, eps: float) -> Tensor:
     """The gradient of x."""
+    check("srms", g=(g, g.shape), y=(y, g.shape), rms=(rms, (g.shape[0], g.shape[2])))
     dx = empty_rows(y)
-    _call("linnet_srms_backward", rms, eps, None, rows(y), rows(g), dx)
+    _call("linnet_srms_backward", rms.contiguous(), eps, None, rows(y), rows(g), dx)
     return dx
 
 
@@ -52,5 +54,5 @@ def _gradients(ctx: Any, g: Tensor, _: Maybe) -> tuple[Maybe, ...]:
     return _cpu_backward(g, y, rms, ctx.eps), None
 
 
-_cpu_backward = Operator("cpu_srms_backward", _backward, _backward_fake)
-srms = Operator("cpu_srms", _forward, _fake, (_save, _gradients))
+_cpu_backward = CustomOp("cpu_srms_backward", _backward, _backward_fake)
+srms = CustomOp("cpu_srms", _forward, _fake, (_save, _gradients))

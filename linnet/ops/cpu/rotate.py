@@ -5,13 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, address, call, view
-from linnet.ops.custom_op import Operator
+from linnet.ops.cpu.arguments import SMALL, address, call, check, view
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.memory import Maybe, empty_rows, rows
 
 
 def _forward(x: Tensor, turn: Tensor, back: bool) -> Tensor:
     """x (B,H,N,D) turned by `turn` (N,D) or (B,N,D), cosines and sines by turns; or turned back."""
+    B, _, N, D = x.shape
+    check("rotate", x=(x, x.shape), turn=(turn, (N, D) if turn.dim() == 2 else (B, N, D)))
     y, x, turn = empty_rows(x), rows(x), turn.contiguous()
     threads = torch.get_num_threads() if x.numel() > SMALL else 1
     by_row = turn.stride(0) if turn.dim() == 3 else 0
@@ -33,4 +35,4 @@ def _gradients(ctx: Any, g: Tensor) -> tuple[Maybe, ...]:
     return rotate(g, turn, not ctx.back), None, None
 
 
-rotate = Operator("cpu_rotate", _forward, _fake, (_save, _gradients))
+rotate = CustomOp("cpu_rotate", _forward, _fake, (_save, _gradients))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.custom_op import Operator
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
 from linnet.ops.precision import FLOOR, State
@@ -94,8 +94,8 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
     return dq, dk, dv, None, None, dS if stateful else None, dz if stateful else None, None, None
 
 
-_exponential_backward = Operator("triton_exponential_backward", _backward, _backward_fake)
-exponential = Operator("triton_exponential", _forward, _fake, (_save, _gradients))
+_exponential_backward = CustomOp("triton_exponential_backward", _backward, _backward_fake)
+exponential = CustomOp("triton_exponential", _forward, _fake, (_save, _gradients))
 
 
 def attend(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.custom_op import Operator
+from linnet.ops.custom_op import CustomOp
 from linnet.ops.masks import Layout
 from linnet.ops.memory import Maybe, dense, empty_rows, rows
 from linnet.ops.precision import EPS, State
@@ -82,8 +82,8 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
     return dq, dk, dv, None, None, None if S0 is None else dS, None if z0 is None else dz, None, None
 
 
-_linear_backward = Operator("triton_linear_backward", _backward, _backward_fake)
-linear = Operator("triton_linear", _forward, _fake, (_save, _gradients))
+_linear_backward = CustomOp("triton_linear_backward", _backward, _backward_fake)
+linear = CustomOp("triton_linear", _forward, _fake, (_save, _gradients))
 
 
 def attend(

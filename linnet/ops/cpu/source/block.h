@@ -130,7 +130,7 @@ struct BlockHead : Head {
         auto operator()(int64_t c) const { return mix(keys[c / W] ^ row) >= least; }
     };
     Kept kept(int64_t i, const Room& r) const {
-        const uint32_t row = draw(draw(mix(uint32_t(p.seed)), uint32_t(Head::i)), uint32_t(part.t + i));
+        const uint32_t row = hashed(hashed(mix(uint32_t(p.seed)), uint32_t(Head::i)), uint32_t(part.t + i));
         return {row, uvec{} + threshold(p.dropout), r.keys.data()};
     }
     float stretch() const { return float(1 / (1 - p.dropout)); }  // of the weights that stay

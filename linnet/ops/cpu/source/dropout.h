@@ -20,7 +20,7 @@ extern "C" void linnet_dropout(const Dropout* problem) {
     const float gain = float(1 / (1 - p.p));
 #pragma omp parallel for num_threads(p.threads)
     for (int64_t sheet = 0; sheet < p.n; sheet += SHEET) {
-        const uint32_t h = draw(mix(uint32_t(p.seed)), uint32_t(sheet / SHEET));
+        const uint32_t h = hashed(mix(uint32_t(p.seed)), uint32_t(sheet / SHEET));
         const float* x = p.x + sheet;
         float* y = p.y + sheet;
         const int64_t n = std::min(SHEET, p.n - sheet);

@@ -3,7 +3,7 @@
 
 #include "vector.h"
 
-struct Gate {
+struct Glu {
     int64_t rows, width, act, threads;  // act: 0 silu, 1 relu
     float* x;                           // (rows, 2 width), ldx apart
     int64_t ldx;
@@ -48,8 +48,8 @@ SMALL void each_vector(int64_t width, F f) {
     for (int64_t i = 0; i < width; i += W) f(std::min(i, width - n), n);
 }
 
-extern "C" void linnet_gate(const Gate* problem) {
-    const Gate p = *problem;
+extern "C" void linnet_glu(const Glu* problem) {
+    const Glu p = *problem;
 #pragma omp parallel for num_threads(p.threads)
     for (int64_t r = 0; r < p.rows; r++) {
         const float *a = p.x + r * p.ldx, *b = a + p.width;
@@ -61,8 +61,8 @@ extern "C" void linnet_gate(const Gate* problem) {
     }
 }
 
-extern "C" void linnet_gate_backward(const Gate* problem) {
-    const Gate p = *problem;
+extern "C" void linnet_glu_backward(const Glu* problem) {
+    const Glu p = *problem;
 #pragma omp parallel for num_threads(p.threads)
     for (int64_t r = 0; r < p.rows; r++) {
         const float *a = p.x + r * p.ldx, *b = a + p.width, *g = p.g + r * p.ldg;

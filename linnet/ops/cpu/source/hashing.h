@@ -11,9 +11,9 @@ SMALL T mix(T x) {
 }
 
 // The draw at one more coordinate.
-SMALL uint32_t draw(uint32_t h, uint32_t x) { return mix(h ^ mix(x)); }
+SMALL uint32_t hashed(uint32_t h, uint32_t x) { return mix(h ^ mix(x)); }
 
-// What the draws at s, s + 1, ... have in common for every h: draw(h, s) = mix(mixed(s) ^ h).
+// What the draws at s, s + 1, ... have in common for every h: hashed(h, s) = mix(mixed(s) ^ h).
 SMALL uvec mixed(int64_t s) {
     uvec x;
     for (int i = 0; i < W; i++) x[i] = uint32_t(s) + i;

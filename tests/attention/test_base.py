@@ -1,0 +1,112 @@
+"""What all mechanisms share: one layout per call, and mixers whose projections a user has replaced."""
+
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import linnet
+from linnet.errors import InputError
+from linnet.ops import masks
+from tests.attention.cases import ABOUT, FORMS, RECURRENT
+
+
+class Wrapped(nn.Module):
+    """A projection with a low-rank update beside it; it has no weight of its own."""
+
+    def __init__(self, inner: nn.Linear) -> None:
+        super().__init__()
+        self.inner = inner
+        self.down, self.up = nn.Linear(inner.in_features, 2), nn.Linear(2, inner.out_features)
+        nn.init.zeros_(self.up.weight)
+        nn.init.zeros_(self.up.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + self.up(self.down(x))
+
+
+def wrap(mixer: nn.Module) -> None:
+    """Replace each projection of a mixer."""
+    for name, layer in list(mixer.named_children()):
+        if isinstance(layer, nn.Linear):
+            setattr(mixer, name, Wrapped(layer))
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """A record of every call of `layout`, wherever it was imported."""
+    calls, real = [], masks.layout
+
+    def counted(B, N, *rest):  # type: ignore[no-untyped-def]
+        calls.append((B, N))
+        return real(B, N, *rest)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("linnet.") and getattr(module, "layout", None) is real:
+            monkeypatch.setattr(module, "layout", counted)
+    return calls
+
+
+@pytest.mark.parametrize("name,causal", FORMS)
+def test_a_call_reads_its_masks_once(name: str, causal: bool, count: list[tuple[int, int]]) -> None:
+    """Forward, weights and prefill, in float32 and in float64, which takes the other backend."""
+    real = torch.ones(2, 40, dtype=torch.bool)
+    real[0, 30:] = False
+    ids = torch.arange(40).div(15, rounding_mode="floor").expand(2, 40) if ABOUT[name]["packed"] else None
+    masked = {"key_mask": real, "segments": ids}
+    for dtype in (torch.float32, torch.float64):
+        mixer = linnet.create_mixer(name, width=32, heads=2, causal=causal).to(dtype)
+        x = torch.randn(2, 40, 32, dtype=dtype)
+        calls = [(mixer, {}), (mixer, masked), (mixer.weights, masked)]
+        if causal and ABOUT[name]["recurrent"]:
+            calls += [(mixer.prefill, {"key_mask": real})]
+        for call, options in calls:
+            count.clear()
+            call(x, **options)
+            assert count == [(2, 40)]
+
+
+@pytest.mark.parametrize("name,causal", FORMS)
+def test_projections_may_be_wrapped(name: str, causal: bool) -> None:
+    """As an adapter of low rank wraps them: the same output while its update is 0, and a gradient for it."""
+    mixer = linnet.create_mixer(name, width=32, heads=2, causal=causal).eval()
+    x = torch.randn(2, 20, 32)
+    expected = mixer(x)
+    wrap(mixer)
+    y = mixer(x)
+    assert torch.equal(y, expected)
+    y.square().sum().backward()
+    assert mixer.out.up.weight.grad.abs().sum() > 0
+    with pytest.raises(InputError, match="with width 32"):
+        mixer(torch.randn(2, 20, 16))
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+@torch.no_grad()
+def test_a_wrapped_mixer_decodes(name: str) -> None:
+    mixer = linnet.create_mixer(name, width=32, heads=2, causal=True).eval()
+    x = torch.randn(2, 10, 32)
+    results = []
+    for _ in range(2):
+        y, state = mixer.prefill(x[:, :9])
+        results.append((y, mixer.step(x[:, 9:], state)[0]))
+        wrap(mixer)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name,causal", FORMS)
+@torch.no_grad()
+def test_projections_may_be_quantized(name: str, causal: bool) -> None:
+    quantization = pytest.importorskip("torch.ao.quantization")
+    engines = [engine for engine in torch.backends.quantized.supported_engines if engine != "none"]
+    if not engines:
+        pytest.skip("this torch has no engine for quantized products")
+    torch.backends.quantized.engine = engines[0]
+    mixer = linnet.create_mixer(name, width=32, heads=2, causal=causal).eval()
+    x = torch.randn(2, 20, 32)
+    quantized = quantization.quantize_dynamic(mixer, {nn.Linear}, dtype=torch.qint8)
+    assert not isinstance(quantized.out, nn.Linear)
+    y = quantized(x)
+    assert y.shape == x.shape and y.isfinite().all()
