@@ -27,7 +27,7 @@ from linnet.ops.positions import rotary_angles, turn, turns_of
 from linnet.ops.rms import srms
 from linnet.ops.rules import BlockRule, ExpRule, LinearRule
 
-B, H, N, D = 2, 2, 4096, 16
+B, H, N, D = 2, 2, 512, 16
 WIDE = (B, H, N, D)
 real = torch.ones(B, N, dtype=torch.bool)
 real[0, -9:] = False

@@ -19,9 +19,12 @@ from linnet.ops.triton.tiles import (
     FLOOR,
     FUTURE,
     PAST,
+    block_of,
+    load_exponent,
     load_exponents,
     load_numbers,
     load_rows,
+    load_token,
     outside,
     padded,
     precision,
@@ -103,13 +106,8 @@ def value_sums(  # type: ignore[no-untyped-def]
 
     The result is normalized where r_out and less_out, the logarithm of its denominator, are asked for.
     """
-    blocks = tl.cdiv(N, C)
-    bh = tl.program_id(0).to(tl.int64) // blocks
-    own = (tl.program_id(0) % blocks) * C
-    span = own // SPAN
+    bh, batch, own, i, span = block_of(N, H, C, SPAN)
     end = tl.minimum(span * SPAN + SPAN, N)
-    batch = bh // H
-    i = own + tl.arange(0, C)
     e = tl.program_id(1) * BE + tl.arange(0, BE)
     sums = tl.zeros((C, BE), tl.float32)
     den = tl.zeros((C,), tl.float32)
@@ -145,17 +143,10 @@ def value_sums(  # type: ignore[no-untyped-def]
             )  # fmt: skip
         d = tl.arange(0, DP)
         a_ = load_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D)
-        b_start, b_batch, b_head, b_token = b
-        b_start += batch * b_batch + (bh % H) * b_head + d
-        w_start, w_batch, w_head, w_token = w
-        w_start += batch * w_batch + (bh % H) * w_head + e
         for t in range(own, tl.minimum(own + C, N)):
-            at = tl.cast(t, tl.int64)
             see = sees(i, t, real_b, run, run_i, batch, N, SIGHT)
-            key = tl.load(b_start + at * b_token, d < D, 0.0).to(tl.float32)
-            if b_r is not None:
-                key = key - tl.load(b_r + bh * N + at) - tl.load(b_less + bh * N + at)
-            w_ = tl.load(w_start + at * w_token, e < E, 0.0).to(tl.float32)
+            key = load_exponent(b, b_r, b_less, bh, H, t, N, d, D)
+            w_ = load_token(w, bh, H, t, e, E)
             x = tl.where(see[:, None], a_ + key[None, :], -float("inf"))
             old, r = r, tl.maximum(r, tl.max(x, 1))
             weight = tl.sum(tl.exp(x - r[:, None]), 1)

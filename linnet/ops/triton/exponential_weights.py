@@ -19,9 +19,12 @@ from linnet.ops.triton.tiles import (
     FLOOR,
     FUTURE,
     PAST,
+    block_of,
+    load_exponent,
     load_exponents,
     load_numbers,
     load_rows,
+    load_token,
     outside,
     padded,
     precision,
@@ -60,13 +63,8 @@ def weight_sums(  # type: ignore[no-untyped-def]
     EP: tl.constexpr, SIGHT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """C tokens and BD columns of the output: states, then the other keys of their span, then each other, one by one."""
-    blocks = tl.cdiv(N, C)
-    bh = tl.program_id(0).to(tl.int64) // blocks
-    own = (tl.program_id(0) % blocks) * C
-    span = own // SPAN
+    bh, batch, own, i, span = block_of(N, H, C, SPAN)
     end = tl.minimum(span * SPAN + SPAN, N)
-    batch = bh // H
-    i = own + tl.arange(0, C)
     d = tl.program_id(1) * BD + tl.arange(0, BD)
     a_ = load_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D)
     x_ = tl.full((C,), 1.0, tl.float32)
@@ -113,20 +111,12 @@ def weight_sums(  # type: ignore[no-untyped-def]
             sums += tl.where(reads[:, None], W * product(slope, tl.exp(key - top[None, :]), PRECISION), 0.0)
         e = tl.arange(0, EP)
         p_ = load_rows(p, bh, H, i, N, e, E).to(tl.float32)
-        b_start, b_batch, b_head, b_token = b
-        b_start += batch * b_batch + (bh % H) * b_head + d
-        v_start, v_batch, v_head, v_token = v
-        v_start += batch * v_batch + (bh % H) * v_head + e
         for t in range(own, tl.minimum(own + C, N)):
-            at = tl.cast(t, tl.int64)
             see = real_i & sees(i, t, real_b, run, run_i, batch, N, SIGHT)
-            key = tl.load(b_start + at * b_token, d < D, 0.0).to(tl.float32)
-            if b_r is not None:
-                key = key - tl.load(b_r + bh * N + at) - tl.load(b_less + bh * N + at)
-            v_ = tl.load(v_start + at * v_token, e < E, 0.0).to(tl.float32)
-            one = tl.sum(p_ * v_[None, :], 1)
+            key = load_exponent(b, b_r, b_less, bh, H, t, N, d, D)
+            one = tl.sum(p_ * load_token(v, bh, H, t, e, E)[None, :], 1)
             if y is not None:
-                one += x_ * tl.load(y + bh * N + at)
+                one += x_ * tl.load(y + bh * N + t)
             else:
                 one += x_
             W = tl.exp(tl.minimum(a_ + key[None, :], 80.0))

@@ -21,6 +21,7 @@ from linnet.ops.triton.tiles import (
     ALL,
     FUTURE,
     PAST,
+    block_of,
     load_numbers,
     load_rows,
     padded,
@@ -33,9 +34,9 @@ from linnet.ops.triton.tiles import (
 
 @triton.jit
 def from_state(  # type: ignore[no-untyped-def]
-    sums, total, a, S, z, reads, bh, span, H, i, N, D, e, E, BK: tl.constexpr, PRECISION: tl.constexpr
+    sums, total, a, S, z, x_, with_a, reads, bh, span, H, i, N, D, e, E, BK: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """Adds a_t S to `sums`, and a_t . z to `total`, for the tokens that read this state."""
+    """Adds a_t S to `sums` for the tokens that read this state; z goes with a, to `total`, or with x, to `sums`."""
     start, of_head, of_span, of_row, of_column = S
     start += bh * of_head + span * of_span
     for k in range(0, D, BK):
@@ -45,10 +46,14 @@ def from_state(  # type: ignore[no-untyped-def]
         inside = (d < D)[:, None] & (e < E)[None, :]
         S_ = tl.load(start + d[:, None] * of_row + e[None, :] * of_column, inside, 0.0)
         sums += product(a_, S_, PRECISION)
-        if z is not None:
+        if with_a is not None:
             z_start, z_head, z_span, z_row = z
             z_ = tl.load(z_start + bh * z_head + span * z_span + d, d < D, 0.0)
             total += tl.sum(a_.to(tl.float32) * z_[None, :], 1)
+    if x_ is not None:
+        z_start, z_head, z_span, z_row = z
+        z_ = tl.load(z_start + bh * z_head + span * z_span + e, e < E, 0.0)
+        sums += tl.where(reads, x_, 0.0)[:, None] * z_[None, :]
     return sums, total
 
 
@@ -62,12 +67,7 @@ def linear_sums(  # type: ignore[no-untyped-def]
 
     A state's z goes with a, and gives the normalizer, where `den` is asked for; else it goes with x (or 1).
     """
-    blocks = tl.cdiv(N, C)
-    bh = tl.program_id(0).to(tl.int64) // blocks
-    own = (tl.program_id(0) % blocks) * C
-    span = own // SPAN
-    batch = bh // H
-    i = own + tl.arange(0, C)
+    bh, batch, own, i, span = block_of(N, H, C, SPAN)
     e = tl.program_id(1) * BE + tl.arange(0, BE)
     sums = tl.zeros((C, BE), tl.float32)
     total = tl.zeros((C,), tl.float32)
@@ -77,24 +77,17 @@ def linear_sums(  # type: ignore[no-untyped-def]
         x_ = load_numbers(x, bh, i, N)
     if run is not None:
         run_i = load_numbers(run, batch, i, N)
+    x_z = x_ if x is not None or y is not None else None
     if S is not None:
         if run is not None:
             reads = run_i == load_numbers(run, batch, tl.maximum(span * SPAN - 1, 0), N)
-        z_a = z if den is not None else None
-        sums, total = from_state(sums, total, a, S, z_a, reads, bh, span, H, i, N, D, e, E, BK, PRECISION)
-        if x is not None or y is not None:
-            start, of_head, of_span, of_row = z
-            z_ = tl.load(start + bh * of_head + span * of_span + e, e < E, 0.0)
-            sums += tl.where(reads, x_, 0.0)[:, None] * z_[None, :]
+        sums, total = from_state(sums, total, a, S, z, x_z, den, reads, bh, span, H, i, N, D, e, E, BK, PRECISION)
     if S_later is not None:
         if run is not None:
             reads = run_i == load_numbers(run, batch, tl.minimum(span * SPAN + SPAN, N - 1), N)
-        z_a = z_later if den is not None else None
-        sums, total = from_state(sums, total, a, S_later, z_a, reads, bh, span, H, i, N, D, e, E, BK, PRECISION)
-        if x is not None or y is not None:
-            start, of_head, of_span, of_row = z_later
-            z_ = tl.load(start + bh * of_head + span * of_span + e, e < E, 0.0)
-            sums += tl.where(reads, x_, 0.0)[:, None] * z_[None, :]
+        sums, total = from_state(
+            sums, total, a, S_later, z_later, x_z, den, reads, bh, span, H, i, N, D, e, E, BK, PRECISION
+        )
     if SIGHT != ALL:
         low = own if SIGHT == FUTURE else span * SPAN
         high = own + C if SIGHT == PAST else span * SPAN + SPAN

@@ -19,6 +19,15 @@ PAST, FUTURE, BOTH, ALL = (tl.constexpr(sight) for sight in range(4))  # what a 
 
 
 @triton.jit
+def block_of(N, H, C: tl.constexpr, SPAN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The C tokens of this program: their head (one of B * H), batch, first token, all of them, and span."""
+    blocks = tl.cdiv(N, C)
+    bh = tl.program_id(0).to(tl.int64) // blocks
+    own = (tl.program_id(0) % blocks) * C
+    return bh, bh // H, own, own + tl.arange(0, C), own // SPAN
+
+
+@triton.jit
 def load_rows(x, bh, H, i, N, column, width):  # type: ignore[no-untyped-def]
     """Tokens i of a view (B,H,N,width) as a tile, 0 outside."""
     start, of_batch, of_head, of_token = x
@@ -40,6 +49,23 @@ def store_rows(x, tile, bh, H, i, N, column, width):  # type: ignore[no-untyped-
 def load_numbers(x, row, i, N):  # type: ignore[no-untyped-def]
     """Numbers of tokens i, or of one token, in a row of x (rows, N), 0 outside."""
     return tl.load(x + row * N + i, i < N, 0)
+
+
+@triton.jit
+def load_token(x, bh, H, t, column, width):  # type: ignore[no-untyped-def]
+    """One token of a view (B,H,N,width) in float32, 0 outside."""
+    start, of_batch, of_head, of_token = x
+    start += (bh // H) * of_batch + (bh % H) * of_head + tl.cast(t, tl.int64) * of_token
+    return tl.load(start + column, column < width, 0.0).to(tl.float32)
+
+
+@triton.jit
+def load_exponent(x, r, less, bh, H, t, N, column, width):  # type: ignore[no-untyped-def]
+    """`load_exponents` of one token, 0 outside."""
+    row = load_token(x, bh, H, t, column, width)
+    if r is not None:
+        row = row - tl.load(r + bh * N + t) - tl.load(less + bh * N + t)
+    return row
 
 
 @triton.jit
