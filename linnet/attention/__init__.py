@@ -1,1 +1,1 @@
-"""Attention mechanisms, one file each; `base` holds what they share."""
+"""Attention mechanisms, one file each; `base` and `features` hold what they share."""

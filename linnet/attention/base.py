@@ -1,8 +1,8 @@
 """What every mechanism shares: the core on (B,H,N,D), and the mixer that puts projections around it.
 
-A mechanism is a `Core` with a name, written in one file. It says what it can do in its flags, and defines `attend`
-(fast) and `dense` (the weights A): `finish(A @ v)` is the definition that `finish(attend(q, k, v))` must equal. One
-that needs other projections brings a `Mixer` of its own.
+A mechanism is a `Core` with a name, in one file. Its flags say what it can do. It defines `attend` (fast) and `dense`
+(the weights A): `finish(attend(q, k, v))` must equal `finish(A @ v)`. A mechanism that needs other projections has its
+own `Mixer`.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,8 +35,8 @@ class Core(nn.Module):
     recurrent: ClassVar[bool] = True  # prefill and step exist where causal
     packed: ClassVar[bool] = True  # segments are supported
     any_length: ClassVar[bool] = True
-    core_form: ClassVar[bool] = True  # it means something without its mixer: create_attention gives it
-    state_types: tuple[str, ...] = ()  # of a state's tensors: "sum", "input", "moment", "count" or "flag"
+    core_form: ClassVar[bool] = True  # the core makes sense without its mixer: create_attention returns it
+    state_types: tuple[str, ...] = ()  # types of a state's tensors: "sum", "input", "moment", "count" or "flag"
     qkv_gain: ClassVar[float] = 2**-0.5  # of the Xavier initialization of the query, key and value projections
     holds_weights: ClassVar[bool] = False  # `attend` holds all weights, so that instruments read a long text by rows
     stepper: "Stepper | None" = None  # a kernel for a whole decoding step
@@ -51,7 +51,7 @@ class Core(nn.Module):
 
     @classmethod
     def mixer(cls, width: int, heads: int, causal: bool, options: Settings) -> "Mixer":
-        """The core with what stands around it: x (B,N,width) -> y (B,N,width)."""
+        """The core with its projections: x (B,N,width) -> y (B,N,width)."""
         return Mixer(cls(heads, width // heads, causal, options))
 
     def extra_repr(self) -> str:
@@ -61,7 +61,7 @@ class Core(nn.Module):
 
     @property
     def has_weights(self) -> bool:
-        """Whether one matrix of weights for each head describes the mechanism with its options."""
+        """Whether one matrix of weights per head describes the mechanism with its options."""
         return True
 
     def forward(
@@ -125,13 +125,13 @@ class Core(nn.Module):
         return weight_rows(self, q, k, start, stop)
 
     def finish(self, o: Tensor) -> Tensor:
-        """What follows the weighted sum; nothing, unless the mechanism brings a norm."""
+        """What follows the weighted sum: nothing, unless the mechanism has a norm."""
         return o
 
     def prefill(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None, state: State | None = None
     ) -> tuple[Tensor, State]:
-        """Like a causal `forward`, from a state and with the state after the last real token."""
+        """A causal `forward` from a state, and the state after the last real token."""
         self._check(q, k, v, None)
         self.check_recurrent()
         where = layout(q.shape[0], q.shape[2], key_mask, None, q.device)
@@ -139,7 +139,7 @@ class Core(nn.Module):
         return self.finish(o).to(v.dtype), state
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-        """One token more: q, k, v (B,H,1,.) and the state after the token before."""
+        """The next token: q, k, v (B,H,1,.) and the state after the previous token."""
         quick = self.quick_step(q, k, v, state) if self.causal else None
         if quick is not None:
             return quick
@@ -159,7 +159,7 @@ class Core(nn.Module):
         return None if stepper is None else stepper.step(q, k, v, state, *kept_angles(self))
 
     def _checked_state(self, state: State | None, v: Tensor) -> State | None:
-        """A state of the right shapes, in the types that this mechanism keeps whatever was made of it since."""
+        """A state of the right shapes, converted back to the types that this mechanism keeps."""
         check_state(state, self.state_shapes(v.shape[0], v.shape[3]), v.device)
         if state is None or not self.state_types:
             return state
@@ -173,7 +173,7 @@ class Core(nn.Module):
         return tuple(part.to(types[kind]) for part, kind in zip(state, self.state_types, strict=True))
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-        """`extend` by one token, written for speed where that pays."""
+        """`extend` by one token; overridden where a faster form exists."""
         return self.extend(q, k, v, layout(q.shape[0], 1, None, None, q.device), state)
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
@@ -185,7 +185,7 @@ class Core(nn.Module):
         raise NotImplementedError
 
     def check_recurrent(self) -> None:
-        """The one-line error where there is no state to carry."""
+        """A one-line error if there is no recurrent state."""
         if not (self.causal and self.recurrent):
             why = "it was built with causal=False" if self.recurrent else "it has no recurrent state"
             raise UnsupportedError(f"{self.name} cannot prefill or step: {why}")
@@ -194,12 +194,12 @@ class Core(nn.Module):
 class Mixer(nn.Module):
     """A core between its projections: x (B,N,M) -> y (B,N,M)."""
 
-    parts = 3  # of the first projection: queries, keys and values
+    parts = 3  # parts of the first projection: queries, keys and values
 
     def __init__(self, core: Core) -> None:
         super().__init__()
         self.core = core
-        self.width = M = core.heads * core.head_dim  # of the vectors that it takes and gives
+        self.width = M = core.heads * core.head_dim  # of the input and output vectors
         self.qkv = nn.Linear(M, self.parts * M)
         self.out = nn.Linear(M, M)
         self.reset_parameters()
@@ -238,7 +238,7 @@ class Mixer(nn.Module):
         return self.core.weights(q, k, key_mask, segments, normalize)
 
     def _check(self, x: Tensor) -> None:
-        """The one-line error for an x that does not fit."""
+        """A one-line error if x does not fit."""
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.width:
             shape = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
             raise InputError(f"x {shape}: it must be a tensor (batch, tokens, width) with width {self.width}")
@@ -248,18 +248,18 @@ class Mixer(nn.Module):
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v (B,H,N,D) of x (B,N,M)."""
-        # Parts of one tensor, then heads: so the gradients are joined by one copy, where `unbind` would make two.
+        # First the parts of one tensor, then its heads: one copy joins the gradients; `unbind` would need two.
         parts = self.qkv(x).chunk(3, dim=2)
         q, k, v = (part.unflatten(2, (self.core.heads, self.core.head_dim)).transpose(1, 2) for part in parts)
         return q, k, v
 
     def _merge(self, o: Tensor, x: Tensor) -> Tensor:
-        """y (B,N,M) of o (B,H,N,D); a gated mixer reads x once more."""
+        """y (B,N,M) of o (B,H,N,D); a gated mixer also reads x."""
         return self.out(o.transpose(1, 2).flatten(2))
 
 
 def check_count(name: str, value: object) -> None:
-    """The one-line error for what is not a whole number of at least 1."""
+    """A one-line error unless `value` is a whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} is {value!r}: it must be a whole number of at least 1")
 
@@ -268,7 +268,7 @@ def create_attention(name: str, *, heads: int, head_dim: int, causal: bool, **op
     """The core of a mechanism by name: o = core(q, k, v, key_mask=None, segments=None)."""
     cls: type[Core] = ATTENTION[name]
     if not cls.core_form:
-        raise UnsupportedError(f"{name} is a mixer only, one with its own projections: create_mixer builds it")
+        raise UnsupportedError(f"{name} is a mixer only, with its own projections: create_mixer builds it")
     check_count("heads", heads)
     check_count("head_dim", head_dim)
     _check_causal(causal)
@@ -287,7 +287,7 @@ def create_mixer(name: str, *, width: int, heads: int, causal: bool, **options: 
 
 
 def _check_causal(causal: object) -> None:
-    """The one-line error for what is neither True nor False."""
+    """A one-line error unless `causal` is True or False."""
     if not isinstance(causal, bool):
         raise InputError(f"causal is {causal!r}: it must be True or False")
 

@@ -1,7 +1,7 @@
 """BigBird (arXiv 2007.14062): softmax attention over a window, a few global and a few random blocks of keys.
 
-Tokens are taken in blocks of w. A block of queries sees its own block and its two neighbors, the first and the last
-block, and random ones, other for each head; the first and the last block see everything.
+Tokens form blocks of w. A block of queries sees its own block and its two neighbors, the first and the last block, and
+random blocks that differ between heads. The first and the last block see everything.
 """
 
 from typing import Annotated
@@ -19,7 +19,7 @@ from linnet.ops.masks import Layout, cleared, visible
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
-NONE = 2**31  # the number of a block that is not there
+NONE = 2**31  # the number of an absent block
 
 
 class BigBirdOptions(Settings):
@@ -47,7 +47,7 @@ class BigBirdAttention(Core):
         self.register_buffer("seed", new_seed())
 
     def _seen(self, where: Layout, B: int) -> tuple[Tensor, Tensor]:
-        """The blocks that each block of queries sees, (B,H,n,5+random), NONE where there is none; the last, (B,)."""
+        """The blocks that each block of queries sees, (B,H,n,5+random), NONE where absent; the last block, (B,)."""
         n = -(-where.position.shape[-1] // self.options.block)
         i = torch.arange(n, device=self.seed.device)
         length = where.lengths(B)
@@ -60,7 +60,7 @@ class BigBirdAttention(Core):
         for d in range(self.options.random):
             taken = torch.stack(seen, dim=-1).sort(dim=-1).values
             free = end + 1 - (taken != NONE).sum(dim=-1)
-            # One of the free blocks: its rank among them, moved past each taken block that lies before it.
+            # One of the free blocks: its rank among them, moved past each taken block before it.
             block = below(hashed(self.seed, head, i, torch.full_like(i, d)), free.clamp(min=1))
             for other in taken.unbind(dim=-1):
                 block = block + (block >= other)
@@ -69,7 +69,7 @@ class BigBirdAttention(Core):
 
     @staticmethod
     def _unless(block: Tensor, absent: Tensor, seen: list[Tensor]) -> Tensor:
-        """`block`, but NONE where it is absent or among those seen already."""
+        """`block`, but NONE where it is absent or already seen."""
         for other in seen:
             absent = absent | (block == other)
         return block.masked_fill(absent, NONE)
@@ -86,7 +86,7 @@ class BigBirdAttention(Core):
         """`attend` for rows that begin with their first real token."""
         B, H, N, D = q.shape
         rule = BlockRule("softmax", False, D**-0.5)
-        w = min(self.options.block, N)  # one block is no longer than its row
+        w = min(self.options.block, N)  # a block is never longer than its row
         seen, last = self._seen(where, B)  # (B, H, n, m), (B,)
         n, m = seen.shape[2:]
         q, k, v = (F.pad(x, (0, 0, 0, n * w - N)).unflatten(2, (n, w)) for x in (q, k, v))  # (B, H, n, w, .)
@@ -94,7 +94,7 @@ class BigBirdAttention(Core):
         index = seen.where(seen != NONE, 0).flatten(2)  # (B, H, n m)
 
         def fetch(x: Tensor) -> Tensor:
-            """The blocks of x (B,H,n,w,.) that each block sees, one after another: (B,H,n,m w,.)."""
+            """The blocks of x (B,H,n,w,.) that each block sees, concatenated: (B,H,n,m w,.)."""
             found = x.flatten(3).gather(2, index[..., None].expand(-1, -1, -1, x[0, 0, 0].numel()))
             return found.view(B, H, n, m * w, -1)
 

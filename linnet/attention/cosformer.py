@@ -1,7 +1,7 @@
 """cosFormer (arXiv 2202.08791): ReLU features, reweighted by the cosine of the distance.
 
 A_ts = relu(q_t) . relu(k_s) cos(pi (t - s) / 2M), rows divided by their sum. The cosine of a difference is a sum of two
-products, so that features of width 2D carry it: [relu(x) cos(pi t / 2M), relu(x) sin(pi t / 2M)].
+products, so features of width 2D express it: [relu(x) cos(pi t / 2M), relu(x) sin(pi t / 2M)].
 """
 
 import math
@@ -19,7 +19,7 @@ from linnet.registry import ATTENTION
 
 
 class CosformerOptions(Settings):
-    """`max_length`: M, the tokens of the longest sequence; farther apart the cosine would be negative."""
+    """`max_length`: M, the length of the longest sequence; for larger distances the cosine would be negative."""
 
     max_length: Count = 4096
 
@@ -42,7 +42,7 @@ class CosformerAttention(FeatureCore):
         return 2 * self.head_dim
 
     def _check_length(self, where: Layout) -> None:
-        """The one-line error where a position is beyond `max_length`."""
+        """A one-line error if a position is beyond `max_length`."""
         check_length(where.length if where.run is None else where.position + 1, self.options.max_length, self.name)
 
     def features(self, where: Layout) -> Features:
@@ -57,7 +57,7 @@ class CosformerAttention(FeatureCore):
         return phi
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
-        """From the distances themselves, which the features only stand for."""
+        """From the distances themselves, not from the features."""
         self._check_length(where)
         t, wide = where.position.expand(q.shape[0], -1), accumulator(q.dtype)
         gap = (t[:, None, :, None] - t[:, None, None, :]).to(wide)  # (B, 1, N, N)

@@ -1,7 +1,7 @@
 """DiagAttention of TransNormer (arXiv 2210.10340): softmax or ReLA attention inside non-overlapping blocks.
 
-Linear attention spreads its weight over distant tokens; the early layers of TransNormer attend inside blocks of w
-tokens only. `kind="rela"` (T1) takes the ReLU of the scores and ends with SRMS; `kind="softmax"` (T2) has no norm.
+Linear attention spreads its weight over distant tokens, so the early layers of TransNormer attend only inside blocks of
+w tokens. `kind="rela"` (T1) takes the ReLU of the scores and ends with SRMS; `kind="softmax"` (T2) has no norm.
 """
 
 from typing import Annotated, Literal
@@ -38,7 +38,7 @@ class DiagAttention(Core):
     what = "softmax or ReLA inside non-overlapping blocks"
     paper = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
     cost = "N w D"
-    qkv_gain = 1.0  # as in the released code, where all other attentions have 1/sqrt(2)
+    qkv_gain = 1.0  # as in the released code; all other attentions have 1/sqrt(2) there
     Options = DiagOptions
     options: DiagOptions
 
@@ -52,7 +52,7 @@ class DiagAttention(Core):
         return BlockRule(self.options.kind, causal, self.head_dim**-0.5, self.options.dropout if self.training else 0.0)
 
     def _wide(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """ReLA has no normalizer: its sums are float32 until its norm."""
+        """ReLA has no normalizer, so its sums stay float32 until its norm."""
         if self.options.kind == "softmax":
             return tensors
         return tuple(x.to(accumulator(x.dtype)) for x in tensors)
@@ -97,14 +97,14 @@ class DiagAttention(Core):
         position = torch.minimum(torch.arange(N, device=q.device), (length - 1).clamp(min=0)[:, None]) + start[:, None]
         length = length + start
         q, k = self._rotated(q, k, position)
-        # The open block is moved to end right before the first new token: one contiguous row of w + N.
+        # The open block moves to end right before the first new token: one contiguous row of w + N.
         slot = torch.arange(w, device=q.device) - (w - start % w)[:, None]  # (B, w), negative: empty
         k, v = (torch.cat([pick(x, slot % w), new], dim=2) for x, new in ((open_k, k), (open_v, v)))
         real = torch.cat([open_real.gather(1, slot % w) & (slot >= 0), real], dim=1)  # (B, w + N)
         ids = torch.div(torch.cat([(start // w * w)[:, None] + slot, position], dim=1), w, rounding_mode="floor")
         q = torch.cat([torch.zeros_like(k[:, :, :w]), q], dim=2)
         o = attend_blocks(q, k, v, ids, real, w, self._rule(True))[:, :, w:]
-        # The next token would be number w + length - start of that row, so the block open now starts there:
+        # The next token would be number w + length - start of that row; from there the start of its block follows:
         index = (w + length - start - length % w)[:, None] + torch.arange(w, device=q.device)  # (B, w)
         kept = torch.arange(w, device=q.device) < (length % w)[:, None]
         index = index.clamp(max=w + N - 1)

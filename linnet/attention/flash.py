@@ -1,7 +1,7 @@
 """FLASH, the gated unit of "Transformer Quality in Linear Time" (arXiv 2202.10447), with mixed chunk attention.
 
-Inside chunks of C tokens it is FLASH-quad; between chunks, linear attention of two further maps of Z. Causal: a chunk
-reads the sum of k v^T over the chunks before it. Bidirectional: the sum over all chunks, its own included.
+Inside chunks of C tokens it is FLASH-quad; between chunks it is linear attention of two further maps of Z. In the
+causal form a chunk reads the sum of k v^T over the chunks before it, in the bidirectional form over all chunks.
 """
 
 import torch
@@ -16,7 +16,7 @@ from linnet.registry import ATTENTION
 
 
 class FlashOptions(GatedOptions):
-    """Those of `flash_quad`, and C."""
+    """The options of `flash_quad`, and C."""
 
     chunk: Width = 64
 
@@ -44,19 +44,19 @@ class FlashAttention(GatedUnit):
             return pick(self._chunked(parts, v, where.real.gather(1, there), causal)[0], back)
 
     def _parts(self, q: Tensor, k: Tensor, position: Tensor) -> list[Tensor]:
-        """Queries of the near and the far part, then keys of both; keys are divided by C, whatever the length."""
+        """Near and far queries, then near and far keys; keys are divided by C at any length."""
         near_q, far_q, near_k, far_k = self.features(q, k, position)
         return [near_q, far_q, near_k / self.options.chunk, far_k / self.options.chunk]
 
     def _chunked(
         self, parts: list[Tensor], v: Tensor, real: Tensor | None, causal: bool, state: State | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """o of rows (B,1,T,.) whose chunks start at 0, and for each chunk k v^T before it and in it (B,T/C,s,e).
+        """o of rows (B,1,T,.) whose chunks start at 0, and k v^T before and in each chunk (B,T/C,s,e).
 
-        `state`: the sum before the first chunk, and what the first chunk holds beyond its keys here.
+        `state`: the sum before the first chunk, and the sum of earlier keys in the first chunk.
         """
         T = v.shape[2]
-        C = min(self.options.chunk, -(-T // 64) * 64)  # a single chunk is hardly longer than its row
+        C = min(self.options.chunk, -(-T // 64) * 64)  # a single chunk need not be much longer than its row
         if real is not None:
             parts[3] = parts[3].masked_fill(~real[:, None, :, None], 0)
         near_q, far_q, near_k, far_k, v = (
@@ -105,7 +105,7 @@ class FlashAttention(GatedUnit):
         with no_autocast(v.device):
             o, before, within = self._chunked(parts, v, held, True, (S, S_open))
         o = pick(pick(o, first + torch.arange(N, device=q.device)), back)
-        used = first + (length - start)[:, None]  # slots of the row that are taken
+        used = first + (length - start)[:, None]  # occupied slots of the row
         row, now = torch.arange(B, device=q.device), (used // C).squeeze(1)  # the chunk open now
         index = (used // C * C + torch.arange(C, device=q.device)).clamp(max=C + N - 1)
         kept = held.gather(1, index) & (torch.arange(C, device=q.device) < used % C)

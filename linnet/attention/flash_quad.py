@@ -1,6 +1,6 @@
 """FLASH-quad, the gated attention unit of "Transformer Quality in Linear Time" (arXiv 2202.10447), in quadratic form.
 
-One head whose output is gated by a second branch, so that the unit does the work of attention and FFN together:
+One head, gated by a second branch, so that the unit does the work of attention and FFN together:
 y = (U * A V) W_o with U = silu(x W_u), V = silu(x W_v), A = relu(q k^T / n + b)^2, q and k cheap maps of one narrow Z.
 """
 
@@ -23,7 +23,7 @@ Width = Annotated[int, Field(ge=1, le=2**20)]
 
 
 class GatedOptions(Settings):
-    """`key_width` is s of the paper, `value_width` e (None: twice the width); biases are learned below `reach`."""
+    """`key_width` is s of the paper, `value_width` e (None: twice the width); distances below `reach` learn a bias."""
 
     key_width: Annotated[int, Field(ge=2, le=2**20, multiple_of=2)] = 128
     value_width: Width | None = None
@@ -42,7 +42,7 @@ class DistanceBias(nn.Module):
 
     def forward(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
         """(n,) biases of (n,) whole distances."""
-        # In float64, so that a distance has one bias whatever the length of the row: scores are squared later.
+        # In float64, so that a distance has the same bias in rows of any length: scores are squared later.
         a = self.a.double().expand(1, 1, len(distance), -1)
         turned = rotate(a, rotary_angles(len(self.a), a.device), distance)[0, 0]  # (n, D)
         entry = self.table.double()[(distance + self.reach - 1).clamp(0, 2 * self.reach - 2)]
@@ -58,7 +58,7 @@ class GatedMixer(Mixer):
     """The gated unit around its core: two wide branches of x, one of them a gate, and a narrow one for the scores."""
 
     def __init__(self, core: Core, width: int, value_width: int) -> None:
-        nn.Module.__init__(self)  # its projections are not those of Mixer
+        nn.Module.__init__(self)  # its projections differ from those of Mixer
         self.core, self.width = core, width
         self.value_width = value_width
         self.enter = nn.Linear(width, value_width + core.head_dim)  # V and Z
@@ -92,7 +92,7 @@ class GatedUnit(Core):
     paper = "Transformer Quality in Linear Time, ICML 2022, arXiv 2202.10447"
     packed = False
     core_form = False
-    maps = 2  # of Z: queries first, then keys
+    maps = 2  # maps of Z: queries first, then keys
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: GatedOptions) -> None:
         super().__init__(heads, head_dim, causal, options)
@@ -107,7 +107,7 @@ class GatedUnit(Core):
         return GatedMixer(core, width, options.value_width or 2 * width)
 
     def features(self, q: Tensor, k: Tensor, position: Tensor) -> list[Tensor]:
-        """The rotated maps gamma * z + beta in float32 or wider: half of them of q, then as many of k."""
+        """The rotated maps gamma * z + beta in float32 or wider: the first half of q, the second of k."""
         wide = accumulator(q.dtype)
         gamma, beta = self.gamma.to(wide), self.beta.to(wide)
         theta = rotary_angles(self.head_dim, q.device)
@@ -117,7 +117,7 @@ class GatedUnit(Core):
 
 @ATTENTION.add("flash_quad")
 class FlashQuadAttention(GatedUnit):
-    """Squared ReLU of scores that are divided by the number of visible tokens."""
+    """Squared ReLU of scores divided by the number of visible tokens."""
 
     what = "gated unit with squared ReLU scores over all keys, mixer only"
     cost = "N^2 (s + e)"

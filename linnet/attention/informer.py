@@ -1,7 +1,7 @@
 """Informer (arXiv 2012.07436): ProbSparse attention, exact softmax for the few queries whose scores are most uneven.
 
-How uneven the scores of a query are is estimated from a sample of keys: their maximum less their mean. The queries
-with the largest of these attend to all keys; every other query gives the mean of the values.
+A sample of keys estimates how uneven the scores of a query are: their maximum minus their mean. The most uneven queries
+attend to all keys; every other query gives the mean of the values.
 """
 
 import math
@@ -20,7 +20,7 @@ from linnet.ops.precision import FLOOR, accumulator, no_autocast
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
-ROWS = 128  # queries whose sampled keys are gathered at a time
+ROWS = 128  # queries whose sampled keys are gathered at once
 
 
 class InformerOptions(Settings):
@@ -47,16 +47,16 @@ class InformerAttention(Core):
         self.register_buffer("seed", new_seed())
 
     def _budget(self, length: Tensor) -> Tensor:
-        """u = c ceil(ln n), of a row of n tokens, which has no more than n."""
+        """u = c ceil(ln n) for a row of n tokens, at most n."""
         return torch.minimum(self.options.factor * length.clamp(min=2).double().log().ceil().long(), length)
 
     def _largest_budget(self, N: int) -> int:
-        """u of a row that fills N."""
+        """u of a full row of N tokens."""
         return min(N, self.options.factor * math.ceil(math.log(max(N, 2))))
 
     @torch.no_grad()
     def _unevenness(self, q: Tensor, k: Tensor, real: Tensor, length: Tensor) -> Tensor:
-        """M (B,H,N) of rows that begin with their first real token; FLOOR for a masked query, or no real sample."""
+        """M (B,H,N) of rows that begin with their first real token; FLOOR for masked queries, or without samples."""
         N, wide = q.shape[2], accumulator(q.dtype)
         number = torch.arange(self._largest_budget(N), device=q.device)
         u, n = self._budget(length)[:, None, None], length[:, None, None]
@@ -73,7 +73,7 @@ class InformerAttention(Core):
         return torch.cat(parts, dim=2).masked_fill(~real[:, None], FLOOR)
 
     def _chosen(self, q: Tensor, k: Tensor, real: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """The queries that attend, the most uneven first (B,H,U), and which of these count in their row."""
+        """The queries that attend, the most uneven first (B,H,U), and which of them are within the row's budget."""
         with no_autocast(q.device):
             M = self._unevenness(q, k, real, length)
         best = M.topk(self._largest_budget(q.shape[2]), dim=-1).indices

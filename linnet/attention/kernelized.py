@@ -1,6 +1,6 @@
 """Kernelized attention (arXiv 2111.00035): a Gaussian kernel of queries and keys in place of softmax, not normalized.
 
-A_ts = e^(-|q_t - k_s|^2 / 2) with q and k times D^-1/4. It is what Skyformer approximates.
+A_ts = e^(-|q_t - k_s|^2 / 2) with q and k times D^-1/4. Skyformer approximates it.
 """
 
 import torch
@@ -19,8 +19,8 @@ ABSENT = -1e9  # in the exponent of a masked key: e^ABSENT is 0, and so is its g
 def gaussian_attention(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None = None) -> Tensor:
     """sum_s e^(-|q_t - k_s|^2 / (2 sqrt(D))) v_s, q (B,H,T,D), k (B,H,K,D), v (B,H,K,E) -> (B,H,T,E), without a matrix.
 
-    It is softmax over one key more, whose exponent is 0, divided by that key's weight; torch's fused kernel does that
-    in linear memory. Two channels more bring the squares: q.k - |k|^2 / 2 - |q|^2 / 2.
+    It is a softmax over one more key, whose exponent is 0, divided by that key's weight; torch's fused kernel computes
+    it in linear memory. Two more channels hold the squares: q.k - |k|^2 / 2 - |q|^2 / 2.
     """
     (D, E), one = (q.shape[3], v.shape[3]), torch.ones_like
     half = [x.square().sum(dim=-1, keepdim=True) / -2 for x in (q, k)]

@@ -1,7 +1,7 @@
 """Linformer (arXiv 2006.04768): softmax over k learned mixtures of keys, with the same mixtures of values.
 
 O = softmax(Q (E K)^T / sqrt(D)) E V with E (k, N) learned for each head. Its columns are positions, counted from the
-first real token; it mixes all of them, so there is no causal form.
+first real token. It mixes all positions, so there is no causal form.
 """
 
 import torch
@@ -15,11 +15,11 @@ from linnet.ops.precision import accumulator, no_autocast
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
-DEVIATION = 0.02  # of the first entries of E
+DEVIATION = 0.02  # of the initial entries of E
 
 
 class LinformerOptions(Settings):
-    """`k`: mixtures that a head learns; `max_length`: the tokens of the longest sequence, the columns of E."""
+    """`k`: mixtures per head; `max_length`: the length of the longest sequence, the columns of E."""
 
     k: Count = 128
     max_length: Count = 4096
@@ -52,7 +52,7 @@ class LinformerAttention(Core):
             kv = pick(kv.masked_fill(~where.real[:, None, :, None], 0), turns(where.real)[0])  # position by position
         n = min(kv.shape[2], self.options.max_length)
         with no_autocast(q.device):
-            rows = kv[:, :, :n].permute(1, 2, 0, 3).to(wide).flatten(2)  # (H, n, B (D + E)): E is read once a batch
+            rows = kv[:, :, :n].permute(1, 2, 0, 3).to(wide).flatten(2)  # (H, n, B (D + E)): E is read once per batch
             mixed = self.E[:, :, :n].to(wide) @ rows  # (H, k, B (D + E))
             mixed = mixed.unflatten(2, (q.shape[0], -1)).permute(2, 0, 1, 3)  # (B, H, k, D + E)
             k, v = mixed.split((k.shape[3], v.shape[3]), dim=3)

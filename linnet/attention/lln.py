@@ -1,7 +1,7 @@
 """Linear Log-Normal attention (arXiv 2311.13541): exponential features whose spread is matched to softmax.
 
-o_t = sum_s A_ts v_s / sum_s A_ts with A_ts = sum_c e^(alpha q_tc + beta k_sc). alpha and beta are such that ln A has
-the variance that softmax scores would have, sigma_q^2 sigma_k^2. They carry no gradient and live in no buffer.
+o_t = sum_s A_ts v_s / sum_s A_ts with A_ts = sum_c e^(alpha q_tc + beta k_sc). alpha and beta give ln A the variance
+that softmax scores would have, sigma_q^2 sigma_k^2. They carry no gradient and are not stored in a buffer.
 """
 
 import math
@@ -32,7 +32,7 @@ SMALLEST = 1e-4  # deviations are at least this, so that constant input gives fi
 
 
 class LlnOptions(Settings):
-    """Over what deviations are taken (None: "prefix" where causal, else "sample"), and the curve that is matched."""
+    """The tokens that deviations cover (None: "prefix" where causal, else "sample"), and the curve to match."""
 
     statistics: Literal["sample", "prefix", "tensor"] | None = None
     match: Literal["variance", "paper"] = "variance"
@@ -52,7 +52,7 @@ class Moments(NamedTuple):
 
 
 def matched_deviation(target: Tensor, D: int, match: str) -> Tensor:
-    """sigma~ of the scaled queries and keys for which ln A has the variance `target`."""
+    """sigma~, the deviation of scaled queries and keys that gives ln A the variance `target`."""
     if match == "paper":
         return ((target - RELEASED_B) / (2 * RELEASED_A)).sqrt()  # M13
     c2, c1, c0 = interpolated(D)
@@ -70,7 +70,7 @@ def interpolated(D: int) -> tuple[float, float, float]:
 
 
 def per_token(x: Tensor, where: Layout, whole: bool = False) -> Moments:
-    """The moments of each token's own entries, 0 where masked: (B,H,N) each; `whole`: sums of all may do, (B,H,1)."""
+    """The moments of each token's own entries, 0 where masked: (B,H,N) each. `whole` allows sums over all, (B,H,1)."""
     x = x.detach()
     B, H, N, D = x.shape
     sums = token_moments(x, where.real, whole)
@@ -92,7 +92,7 @@ def over_prefix(x: Tensor, where: Layout) -> Tensor:
     if where.run is None:
         return x.cumsum(dim=2)
     run, reach = where.run[:, None], 1
-    while reach < x.shape[2]:  # after each turn every token holds the sum of twice as many; no run enters another's
+    while reach < x.shape[2]:  # each round doubles the tokens in a sum; runs never mix
         same = run[:, :, reach:] == run[:, :, :-reach]
         x = torch.cat([x[:, :, :reach], x[:, :, reach:] + torch.where(same, x[:, :, :-reach], 0)], dim=2)
         reach *= 2
@@ -134,7 +134,7 @@ class LlnAttention(LogFeatureCore):
     def scales(
         self, q: Tensor, k: Tensor, causal: bool, where: Layout, past: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """alpha, beta, and the moments up to the last real token (B,H,6); `past` are those before the first."""
+        """alpha, beta, and the moments up to the last real token (B,H,6); `past` holds those before the first."""
         statistics = self.options.statistics or ("prefix" if causal else "sample")
         if causal and statistics == "sample":
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")

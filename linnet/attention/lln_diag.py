@@ -1,7 +1,7 @@
 """LLN+Diag (arXiv 2311.13541): Linear Log-Normal attention and softmax inside blocks, in parallel on the same q, k, v.
 
-The block-diagonal branch restores the short range that LLN dilutes. The paper averages the two; its released code can
-also learn a weight for each head and channel.
+The block-diagonal branch restores the short range that LLN dilutes. The paper averages the two branches; its released
+code can also learn a weight for each head and channel.
 """
 
 from typing import Annotated, Literal
@@ -63,7 +63,7 @@ class LlnDiagAttention(Core):
         return UnsupportedError(f"lln_diag: mix={self.options.mix!r} weighs each channel: no single matrix exists")
 
     def _mix(self, far: Tensor, near: Tensor) -> Tensor:
-        """The two branches joined."""
+        """The two branches combined."""
         if self.options.mix != "average" and far.shape[3] != self.head_dim:
             raise InputError(f"v has width {far.shape[3]}: mix={self.options.mix!r} was built for {self.head_dim}")
         if self.options.mix == "average":

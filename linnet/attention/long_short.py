@@ -1,7 +1,7 @@
 """Transformer-LS, "Long-Short Transformer" (arXiv 2107.02192): a window of keys and a few compressed ones, one softmax.
 
-Bidirectional: r landmarks, each a learned average over the whole row. Causal: one landmark for every chunk that has
-ended. Keys and values pass a LayerNorm over the merged heads first, one for the window and one for the landmarks.
+Bidirectional: r landmarks, each a learned average over the whole row. Causal: one landmark for every completed chunk.
+Keys and values first pass a LayerNorm over the merged heads, one for the window and one for the landmarks.
 """
 
 import math
@@ -24,7 +24,7 @@ Size = Annotated[int, Field(ge=1, le=2**20)]
 
 
 class LongShortOptions(Settings):
-    """`landmarks` is r where bidirectional, `chunk` the tokens of one where causal; `window` None is 8, causal 64."""
+    """`landmarks`: r, bidirectional; `chunk`: tokens per landmark, causal; `window`: None is 8, causal 64."""
 
     landmarks: Size = 32
     chunk: Size = 32
@@ -58,7 +58,7 @@ class LongShortAttention(Core):
         self.far_norm = nn.LayerNorm(M) if options.dual_norm else None
 
     def _window(self, causal: bool) -> tuple[int, int, int]:
-        """w, and how many keys beside its own block a query sees before and after."""
+        """w, and how many keys a query sees before and after its own block."""
         w = self.options.window or (64 if causal else 8)
         return w, w // 2, 0 if causal else w // 2
 
@@ -76,7 +76,7 @@ class LongShortAttention(Core):
         return done
 
     def _logits(self, k: Tensor) -> Tensor:
-        """(B,H,r,N): how much each landmark of a head wants each token, of all heads' keys together."""
+        """(B,H,r,N): the score of each token for each landmark of a head, from the keys of all heads."""
         merged, layer = k.transpose(1, 2).flatten(2), self.compress
         if isinstance(layer, nn.Linear):
             logits = F.linear(merged, layer.weight.to(k.dtype), layer.bias.to(k.dtype))
@@ -85,7 +85,7 @@ class LongShortAttention(Core):
         return logits.mT.unflatten(1, (self.heads, -1))
 
     def _landmarks(self, k: Tensor, v: Tensor, real: Tensor, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Normed landmarks (B,H,R,.) of rows whose chunks start at 0, and which of them stand for a token (B,R)."""
+        """Normed landmarks (B,H,R,.) of rows whose chunks start at 0, and which of them cover a real token (B,R)."""
         logits, c = self._logits(k), min(self.options.chunk, k.shape[2])
         if not causal:
             P = masked_softmax(logits, real[:, None, None])  # M31
@@ -104,7 +104,7 @@ class LongShortAttention(Core):
         """o of rows whose blocks start at 0; `far`: landmarks, their values, and which of them each query sees."""
         N = q.shape[2]
         w, before, after = self._window(causal)
-        if w > N:  # one block is no longer than its row
+        if w > N:  # a block is never longer than its row
             w, before, after = N, 0, 0
         extra, size = -N % w, before + w + after
         k, v = self._normed(self.near_norm, k, v)
@@ -143,9 +143,9 @@ class LongShortAttention(Core):
     def _dense_parts(
         self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool, rows: slice = slice(None)
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Weights of the window (B,H,N,N) and of landmarks (B,H,N,R), what they average (B,H,R,N), their values.
+        """Weights of the window (B,H,N,N) and of landmarks (B,H,N,R), the landmarks' averages (B,H,R,N) and values.
 
-        With `rows` only those queries have weights.
+        `rows` selects queries.
         """
         B, N = q.shape[0], q.shape[2]
         real = visible(where, False).expand(B, 1, 1, N)
@@ -185,7 +185,7 @@ class LongShortAttention(Core):
 
     @property
     def _page(self) -> int:
-        """Blocks and chunks both begin at its multiples."""
+        """Blocks and chunks both begin at multiples of it."""
         return math.lcm(self._window(True)[0], self.options.chunk)
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
@@ -198,7 +198,7 @@ class LongShortAttention(Core):
         old_k, old_v, old_exists, near_k, near_v, near_real, start = self._checked(state, k, v)
         length = where.lengths(B) + start
         there, back = turns(real)
-        # A row of 2p + N slots: its first slot is position `base`, the new tokens stand from slot start - base on.
+        # A row of 2p + N slots: the first slot is position `base`, and new tokens begin at slot start - base.
         base = ((start // page - 1) * page)[:, None]
         first = start[:, None] - base
         source = torch.where(index < first, index, index - first + 2 * page).clamp(max=len(index) - 1)
@@ -215,7 +215,7 @@ class LongShortAttention(Core):
             far_k, far_v = torch.cat([old_k, new_k], dim=2), torch.cat([old_v, new_v], dim=2)
             o = self._join(q, k, v, real, True, (far_k, far_v, far_see))
         o = pick(pick(o, first + index[:N]), back)
-        chunks = self._count(int(length.max()) // c, q)  # those that have ended
+        chunks = self._count(int(length.max()) // c, q)  # completed chunks
         at = torch.where(chunks < (start // c)[:, None], chunks, G + chunks - base // c).clamp(max=number.shape[1] - 1)
         ended = exists.gather(1, at) & (chunks < (length // c)[:, None])
         last = ((length // page - 1) * page)[:, None]
@@ -232,7 +232,7 @@ class LongShortAttention(Core):
         """A state whose parts agree, or the empty one."""
         if state is not None:
             if not state[0].shape[2] == state[1].shape[2] == state[2].shape[1]:
-                raise InputError("state holds landmarks, values and flags of different numbers: they must have one")
+                raise InputError("state holds unequal numbers of landmarks, values and flags: they must be equal")
             return state
         B, H, p = k.shape[0], k.shape[1], 2 * self._page
         none = torch.zeros(B, p, dtype=torch.bool, device=k.device)

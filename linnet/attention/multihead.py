@@ -1,4 +1,4 @@
-"""A stand-in for torch.nn.MultiheadAttention with any mechanism inside: its signature, its parameter names."""
+"""A replacement for torch.nn.MultiheadAttention with any mechanism inside: same signature, same parameter names."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from linnet.errors import InputError, UnsupportedError
 class MultiheadAttention(nn.Module):
     """torch.nn.MultiheadAttention's arguments and state_dict, and `attention`, the name of a mechanism.
 
-    `options` are the mechanism's own. Queries, keys and values have one length. `attn_mask` may only be the causal
-    mask, and `is_causal=True` alone is enough. `need_weights=True`, torch's default, costs N^2 memory: pass False
-    where the weights are not used.
+    `options` are those of the mechanism. Queries, keys and values have the same length. `attn_mask` may only be the
+    causal mask; `is_causal=True` alone is enough. `need_weights=True`, torch's default, costs N^2 memory: pass False if
+    you do not use the weights.
     """
 
     # nn.TransformerEncoderLayer would otherwise bypass this module with its own fused softmax attention.
@@ -105,7 +105,7 @@ class MultiheadAttention(nn.Module):
         return y if self.batch_first else y.transpose(0, 1), A
 
     def _is_causal(self, attn_mask: Tensor | None, N: int) -> bool:
-        """Whether `attn_mask` is the causal one; any other is refused."""
+        """Whether `attn_mask` is the causal mask; any other mask is an error."""
         if attn_mask is None:
             return False
         future = torch.ones(N, N, dtype=torch.bool, device=attn_mask.device).triu(1)

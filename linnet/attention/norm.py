@@ -1,7 +1,7 @@
 """NormAttention of TransNormer (arXiv 2210.10340): linear attention without a denominator, then a norm.
 
-T_t = sum_s (q_t . k_s) v_s with q = R_t H phi(q), k = R_s H phi(k); O = SRMS(T) over the merged heads. Dividing by the
-sum of the scores is what makes the gradients of linear attention unbounded; the norm bounds them.
+T_t = sum_s (q_t . k_s) v_s with q = R_t H phi(q), k = R_s H phi(k); O = SRMS(T) over the merged heads. Division by the
+sum of the scores makes the gradients of linear attention unbounded; the norm bounds them.
 """
 
 from typing import Literal
@@ -47,7 +47,8 @@ class MergedNorm(nn.Module):
             return srms(o, dim=(1, 3))  # M2
         merged = o.transpose(1, 2).flatten(2)  # (B, N, H*E)
         if merged.shape[2] != self.width:
-            raise InputError(f"v has {merged.shape[2]} entries a token: xnorm={self.kind!r} was built for {self.width}")
+            count = merged.shape[2]
+            raise InputError(f"v has {count} entries per token: xnorm={self.kind!r} was built for {self.width}")
         if self.kind == "rms":
             merged = rms(merged, self.gain)
         else:

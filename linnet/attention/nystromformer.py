@@ -1,7 +1,7 @@
 """Nystromformer (arXiv 2102.03902): the softmax matrix rebuilt from its rows and columns at m landmarks.
 
 A = softmax(Q Lk^T / sqrt(D)) Z softmax(Lq K^T / sqrt(D)) with Z ~ softmax(Lq Lk^T / sqrt(D))^+, where the landmarks Lq
-and Lk are the means of m segments of the real tokens. A row of at most m tokens has a landmark for each: then
+and Lk are the means of m segments of the real tokens. A row of at most m tokens has one landmark per token; then
 S S^+ S = S, and the softmax itself is computed.
 """
 
@@ -20,16 +20,16 @@ from linnet.registry import ATTENTION
 
 
 class NystromformerOptions(Settings):
-    """`landmarks`: m; `steps`: of the iteration for the pseudo-inverse."""
+    """`landmarks`: m; `steps`: iterations of the pseudo-inverse."""
 
     landmarks: Count = 128
     steps: Count = 6
 
 
 def segments_of(real: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """The segment 0 ... m - 1 of each token (B,N), and the tokens in each segment (B,m); masked tokens count nowhere.
+    """The segment 0 ... m - 1 of each token (B,N), and the number of real tokens in each segment (B,m).
 
-    The real tokens are divided as evenly as m allows; where there are fewer than m, each is a segment of its own.
+    The real tokens are divided as evenly as m allows; if there are fewer than m, each has its own segment.
     """
     rank = (real.cumsum(dim=1) - 1).clamp(min=0)
     own = rank * m // real.sum(dim=1, keepdim=True).clamp(min=m)

@@ -17,14 +17,14 @@ from linnet.registry import ATTENTION
 
 
 class PerformerOptions(Settings):
-    """`features`: m; `redraw`: a training forward draws rows of its own, all else uses the stored ones."""
+    """`features`: m; `redraw`: each training forward draws new rows, everything else uses the stored ones."""
 
     features: Count = 128
     redraw: bool = False
 
 
 def orthogonal_features(m: int, D: int) -> Tensor:
-    """m rows in R^D, each distributed as N(0, I), orthogonal to the others of its block of D: (m, D)."""
+    """m rows in R^D, each distributed as N(0, I) and orthogonal to the others in its block of D: (m, D)."""
     blocks = torch.linalg.qr(torch.randn(-(-m // D), D, D))  # Q R with a diagonal of R of either sign
     Q = blocks.Q * blocks.R.diagonal(dim1=1, dim2=2).sign()[:, None]  # uniform among rotations and reflections
     norms = torch.randn(m, D).norm(dim=1, keepdim=True)
@@ -72,7 +72,7 @@ class PerformerAttention(LogFeatureCore):
         return [(B, H, m, E), (B, H, m), (B, H, m)]
 
     def _apply(self, fn: Any, recurse: bool = True) -> "PerformerAttention":
-        """The rows stay float32 in a module that is turned to half: they stand in exponents."""
+        """The rows stay float32 in a half-precision module, because they are exponents."""
         before = self.W
         super()._apply(fn, recurse)
         if self.W.dtype in (torch.float16, torch.bfloat16):

@@ -1,7 +1,7 @@
-"""Reformer (arXiv 2001.04451): tokens are sorted by a locality-sensitive hash, and attend inside chunks of that order.
+"""Reformer (arXiv 2001.04451): a locality-sensitive hash sorts the tokens, which attend inside chunks of that order.
 
-Queries and keys are one projection, keys of length 1; a few rounds of hashing, each with its own random rotations,
-find neighbors that one round would miss. A token attends to itself only where it sees nothing else.
+Queries and keys share one projection, with keys scaled to length 1. A few rounds of hashing, each with its own random
+rotations, find neighbors that one round would miss. A token attends to itself only if it sees nothing else.
 """
 
 from typing import Annotated
@@ -20,7 +20,7 @@ from linnet.registry import ATTENTION
 
 
 class ReformerOptions(Settings):
-    """`rounds` of hashing; `chunk` is c; a row has a bucket for each chunk, but no more than `max_buckets`."""
+    """`rounds` of hashing; `chunk` is c; a row has one bucket per chunk, at most `max_buckets`."""
 
     rounds: Annotated[int, Field(ge=1, le=64)] = 2
     chunk: Annotated[int, Field(ge=1, le=2**20)] = 64
@@ -44,7 +44,7 @@ class SharedMixer(Mixer):
 
 @ATTENTION.add("reformer")
 class ReformerAttention(Core):
-    """Softmax inside chunks of the order that a hash gives."""
+    """Softmax inside chunks of tokens sorted by a hash."""
 
     what = "softmax inside chunks of tokens that are sorted by a hash"
     paper = "Reformer: The Efficient Transformer, ICLR 2020, arXiv 2001.04451"
@@ -57,7 +57,7 @@ class ReformerAttention(Core):
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: ReformerOptions) -> None:
         super().__init__(heads, head_dim, causal, options)
-        # Multiples of 1/32, which half precision holds exactly: a model hashes alike in every type.
+        # Multiples of 1/32, which half precision holds exactly, so that a model hashes the same in every type.
         drawn = (32 * torch.randn(options.rounds, head_dim, options.max_buckets // 2)).round() / 32
         self.register_buffer("rotations", drawn)
 
@@ -68,13 +68,13 @@ class ReformerAttention(Core):
 
     @torch.no_grad()
     def _order(self, q: Tensor, real: Tensor | None) -> Tensor:
-        """(B,H,R,N): the tokens in each round by bucket, then by place; masked ones last."""
+        """(B,H,R,N): the tokens of each round sorted by bucket, then by place, masked ones last."""
         N, wide = q.shape[2], accumulator(q.dtype)
         place, most = torch.arange(N, device=q.device), self.rotations.shape[2]
-        half = min(-(-N // (2 * self.options.chunk)), most)  # of the buckets of a row that is full
+        half = min(-(-N // (2 * self.options.chunk)), most)  # half the buckets of a full row
         p = q.to(wide)[:, :, None] @ self.rotations[..., :half].to(wide)  # (B, H, R, N, b/2)
         size = p.abs()
-        if real is not None:  # the number of buckets is that of the row's own tokens
+        if real is not None:  # the number of buckets follows from the row's own tokens
             own = -(-real.sum(dim=1) // (2 * self.options.chunk))[:, None, None, None, None]
             size = size.masked_fill(torch.arange(half, device=q.device) >= own, -1)
         best = size.argmax(dim=-1, keepdim=True)
@@ -97,7 +97,7 @@ class ReformerAttention(Core):
         B, H, N, D = q.shape
         real = where.real
         order = self._order(q, real)
-        chunk = order.argsort(dim=-1) // min(self.options.chunk, N)  # (B, H, R, N): in which each token stands
+        chunk = order.argsort(dim=-1) // min(self.options.chunk, N)  # (B, H, R, N): the chunk of each token
         gap = chunk[..., :, None] - chunk[..., None, :]
         seen = (gap == 0) | (gap == 1)
         if real is not None:

@@ -1,4 +1,4 @@
-"""Relative positions of queries and keys: rotary, and the LRPE form that TransNormer's released code has."""
+"""Relative positions of queries and keys: rotary, and the LRPE form of TransNormer's released code."""
 
 from typing import Any, Literal
 
@@ -36,13 +36,13 @@ class RelativePositions(nn.Module):
         return tuple(turn(x if u is None else reflect(x, u), turns) for x in tensors)
 
     def angles_and_mirror(self, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-        """theta (D/2,) and u (D,), each None where there is none."""
+        """theta (D/2,) and u (D,), or None."""
         if self.kind == "lrpe":
             return self.theta, self.u
         return rotary_angles(self.head_dim, device) if self.kind == "rope" else None, None
 
     def _apply(self, fn: Any, recurse: bool = True) -> "RelativePositions":
-        """Angles stay float32 in a module that is turned to half: 8 bits of an angle, times t, are noise."""
+        """Angles stay float32 in a half-precision module: 8 bits of an angle, times t, are noise."""
         before = self.theta.data if self.kind == "lrpe" else None
         super()._apply(fn, recurse)
         if before is not None and self.theta.dtype in (torch.float16, torch.bfloat16):

@@ -1,8 +1,8 @@
 """Skyformer (arXiv 2111.00035): the Gaussian kernel of `kernelized` by the Nystrom method, in linear time.
 
 A = C_q D^-1/2 Z D^-1/2 C_k^T with C_q = kappa(Q, L), C_k = kappa(K, L), G = kappa(L, L) + ridge I, D its row sums and
-Z ~ (D^-1/2 G D^-1/2)^-1. The landmarks L are tokens drawn among queries and keys. A row in which each token would be a
-landmark is computed exactly.
+Z ~ (D^-1/2 G D^-1/2)^-1. The landmarks L are sampled queries and keys. A row in which each token would be a landmark is
+computed exactly.
 """
 
 from typing import Annotated
@@ -22,7 +22,7 @@ from linnet.registry import ATTENTION
 
 
 class SkyformerOptions(Settings):
-    """`landmarks`: m, half of them queries, half keys; `ridge`: added to G's diagonal; `steps`: of the iteration."""
+    """`landmarks`: m, half of them queries, half keys; `ridge`: added to the diagonal of G; `steps`: iterations."""
 
     landmarks: Annotated[int, Field(ge=2, le=10**6, multiple_of=2)] = 128
     ridge: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -30,16 +30,16 @@ class SkyformerOptions(Settings):
 
 
 def scramble(x: Tensor) -> Tensor:
-    """A fixed permutation of the 64-bit integers that looks like chance."""
+    """A fixed permutation of the 64-bit integers that looks random."""
     for odd in (0x2545F4914F6CDD1D, 0x369DEA0F31A53F85):
         x = (x ^ (x >> 31)) * odd
     return x ^ (x >> 31)
 
 
 def draw(seed: Tensor, real: Tensor, count: int) -> Tensor:
-    """Indices (B,count) of real tokens, drawn without repetition; where a row has fewer, masked ones come last.
+    """Indices (B,count) of real tokens without repetition; if a row has fewer, masked ones come last.
 
-    A token's lot depends on the seed and on its place among the real tokens alone, so that padding changes nothing.
+    The choice depends only on the seed and on each token's rank among the real tokens, so padding changes nothing.
     """
     lots = scramble(scramble(seed) + real.cumsum(dim=1))
     lots = lots.masked_fill(~real, torch.iinfo(torch.int64).max)
@@ -82,9 +82,9 @@ class SkyformerAttention(Core):
             of_q, of_k = (draw(seed, some, half).expand(B, -1) for seed in self.seed)
             L = torch.cat([pick(known, of_q), pick(k, of_k)], dim=2)  # (B, H, m, D)
             values = self._inverse(L) @ gaussian_attention(L, k, v, real)  # (B, H, m, E)
-            if real is not None:  # each token of a short row is a landmark: its own value is exact
+            if real is not None:  # each token of a short row is a landmark, with its exact value
                 short = (real.sum(dim=1) <= half)[:, None, None, None]
-                own = pick(v, of_k)  # 0 where there is no token
+                own = pick(v, of_k)  # 0 where no token exists
                 values = torch.where(short, torch.cat([torch.zeros_like(own), own], dim=2), values)
             return gaussian_attention(q, L, values)
 

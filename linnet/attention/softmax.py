@@ -1,6 +1,6 @@
 """Softmax attention, the vanilla mechanism: softmax(q k^T / sqrt(D)) v, through scaled_dot_product_attention.
 
-With dropout or a mask, and on a CPU, it runs on the kernels of block attention, a row or segment being one block.
+On a CPU, with dropout or a mask, it runs on the kernels of block attention: a row or segment is one block.
 """
 
 from typing import Annotated
@@ -50,7 +50,7 @@ class SoftmaxAttention(Core):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self.positions(where.position, q, k)
         rule, whole = self._rule(causal), where.real is None and where.run is None
-        if rule.dropout or not whole:  # torch's fused kernel has no dropout, and reads a mask of N x N
+        if rule.dropout or not whole:  # torch's fused kernel has no dropout and reads an N x N mask
             o = attend_dropping(q, k, v, where, q.shape[2], rule)
             if o is not None:
                 return o
@@ -82,7 +82,7 @@ class SoftmaxAttention(Core):
         if state is not None:
             old_k, old_v, old_real, _ = state
             if not old_k.shape[2] == old_v.shape[2] == old_real.shape[1]:
-                raise InputError("state holds keys, values and flags of different lengths: they must have one")
+                raise InputError("state holds keys, values and flags of unequal lengths: they must be equal")
             see = torch.cat([old_real[:, None, None].expand(-1, 1, N, -1), see], dim=3)  # (B, 1, N, old + N)
             k, v = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2)
             real = torch.cat([old_real, real], dim=1)

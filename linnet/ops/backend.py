@@ -10,11 +10,11 @@ from linnet.errors import InputError, UnsupportedError, unknown
 from linnet.ops.custom_op import is_plain
 
 NAMES = ("reference", "torch", "cpu", "triton")
-WIDTHS = 8, 256  # of heads, that the kernels take
+WIDTHS = 8, 256  # the least and the largest head width of the kernels
 
 
 def choose_kernel(op: str, q: Tensor, v: Tensor, backend: str | None, hurdle: str = "") -> str:
-    """`choose` for an op that has all backends; `hurdle` is one that no kernel takes."""
+    """`choose` for an op that has all backends; `hurdle` says why no kernel can run."""
     return choose(op, NAMES, backend, hurdle or cpu_hurdle(q, v), hurdle or triton_hurdle(q, v), v.device.type)
 
 
@@ -23,8 +23,8 @@ def choose(
 ) -> str:
     """The backend to use for `op`; an impossible choice is an error, never a silent fallback.
 
-    `hurdle` says why the CPU's kernels cannot take these inputs, `on_gpu` why Triton's cannot; without one, they are
-    the first choice on their device.
+    `hurdle` says why the CPU kernels cannot take these inputs, `on_gpu` why the Triton kernels cannot. Kernels without
+    a hurdle are the first choice on their device.
     """
     name, source = wanted(backend)
     if name is None:
@@ -41,7 +41,7 @@ def choose(
 
 
 def wanted(backend: str | None = None) -> tuple[str | None, str]:
-    """The backend that was asked for, or None, and where; a one-line error if there is none of that name."""
+    """The requested backend or None, and where it was requested; a one-line error for an unknown name."""
     name = os.environ.get("LINNET_BACKEND") or None if backend is None else backend
     source = "LINNET_BACKEND" if backend is None else "backend"
     if name is not None and (not isinstance(name, str) or name not in NAMES):
@@ -50,7 +50,7 @@ def wanted(backend: str | None = None) -> tuple[str | None, str]:
 
 
 def cpu_hurdle(q: Tensor, v: Tensor) -> str:
-    """Why the CPU's kernels do not take these tensors; nothing if they do."""
+    """Why the CPU kernels do not take these tensors; empty if they do."""
     D, E = q.shape[3], v.shape[3]
     if v.device.type != "cpu":
         return f"tensors are on {v.device}"
@@ -60,19 +60,19 @@ def cpu_hurdle(q: Tensor, v: Tensor) -> str:
 
 
 def cpu_serves(q: Tensor, v: Tensor) -> bool:
-    """Whether the CPU's kernels may do what torch would do too: they can, and no other backend is asked for."""
+    """Whether the CPU kernels may replace torch: they can run, and no other backend is requested."""
     return (os.environ.get("LINNET_BACKEND") or "cpu") == "cpu" and not cpu_hurdle(q, v) and not no_kernels()
 
 
 def serves(op: str, x: Tensor) -> bool:
-    """Whether a kernel does this pointwise `op`; a compiler makes one of its own, transforms want plain operations."""
+    """Whether a kernel runs this pointwise `op`; compilers fuse it themselves, transforms need plain operations."""
     if not is_plain(x) or x.dtype != torch.float32 or x.device.type != "cpu" or forward_ad._current_level >= 0:
         return False
     return choose(op, ("reference", "torch", "cpu"), None) == "cpu"
 
 
 def triton_hurdle(q: Tensor, v: Tensor) -> str:
-    """Why Triton's kernels do not take these tensors; nothing if they do."""
+    """Why the Triton kernels do not take these tensors; empty if they do."""
     if v.device.type not in ("cuda", "cpu"):
         return f"tensors are on {v.device}"
     if v.dtype == torch.float64:
@@ -88,7 +88,7 @@ def _width_hurdle(D: int, E: int) -> str:
 
 @torch.compiler.assume_constant_result
 def no_triton(device: str) -> str:
-    """Why Triton's kernels do not run on such a device; nothing if they do. The first call imports Triton."""
+    """Why the Triton kernels do not run on such a device; empty if they do. The first call imports Triton."""
     try:
         from linnet.ops.triton.tiles import interpreted
     except ImportError as error:
@@ -99,7 +99,7 @@ def no_triton(device: str) -> str:
 
 @torch.compiler.assume_constant_result
 def no_kernels() -> str:
-    """Why there are no compiled kernels here; nothing if there are. The first call compiles them."""
+    """Why there are no compiled kernels; empty if there are. The first call compiles them."""
     from linnet.ops.cpu.build import kernels
 
     return kernels().reason

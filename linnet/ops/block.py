@@ -1,8 +1,8 @@
 """Block attention: softmax or ReLA inside non-overlapping blocks of w tokens, linear in the number of tokens.
 
 DiagAttention of TransNormer (arXiv 2210.10340) and the diagonal branch of LLN+Diag (arXiv 2311.13541). Blocks are
-counted from the first real token of a row or segment. Without masks the blocks are plain reshapes; with a key mask each
-row is first shifted to its first real token; with segments each slice of w queries looks at the slices beside it.
+counted from the first real token of a row or segment. Without masks, blocks are reshapes. With a key mask, each row is
+first shifted to its first real token. With segments, each slice of w queries sees the slices beside it.
 """
 
 import torch
@@ -17,8 +17,8 @@ from linnet.ops.precision import accumulator, no_autocast
 from linnet.ops.rules import BlockRule
 
 KINDS = ("softmax", "rela")
-LARGEST = 1024  # tokens of a block that the CPU's kernels take
-LONGEST = 8192  # of one that torch's fused kernel would do worse: with dropout, or with a mask
+LARGEST = 1024  # tokens per block that the CPU kernels take
+LONGEST = 8192  # with dropout or a mask, up to which they beat torch's fused kernel
 
 
 def block_attention(
@@ -95,7 +95,7 @@ def block_ids(where: Layout, block: int) -> Tensor:
 
 
 def kernel_ids(where: Layout, block: int, B: int) -> Tensor | None:
-    """What the kernels are told of the blocks: nothing where they begin at the first token of every row."""
+    """`block_ids` for the kernels; None where blocks begin at the first token of every row."""
     return None if where.real is None and where.run is None else block_ids(where, block).expand(B, -1)
 
 
@@ -107,7 +107,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: BlockRule) 
         A = A if see is None else torch.where(see, A, 0)
         A = (A.tril() if rule.causal else A).relu()  # M6
         return (F.dropout(A, rule.dropout) @ v.to(wide)).to(v.dtype)
-    if q.dim() == 5:  # torch's fused kernel wants four axes
+    if q.dim() == 5:  # torch's fused kernel needs four axes
         see = None if see is None else see.expand(*q.shape[:3], -1, -1).flatten(1, 2)
         o = dense(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2), see, rule)
         return o.unflatten(1, q.shape[1:3])
@@ -122,7 +122,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: BlockRule) 
 
 
 def _aligned(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, block: int, rule: BlockRule) -> Tensor:
-    """Blocks that start at token 0 of every row: whole ones by a reshape, then the shorter rest."""
+    """Blocks that start at token 0 of every row: full blocks by a reshape, then the shorter rest."""
     N = q.shape[2]
     whole = N - N % block
     parts = []
@@ -137,11 +137,11 @@ def _aligned(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, block: int, r
 
 
 def _shifted(q: Tensor, k: Tensor, v: Tensor, real: Tensor, block: int, rule: BlockRule) -> Tensor:
-    """A key mask: turn every row so that its first real token comes first, attend, turn back."""
+    """With a key mask: rotate every row so that its first real token comes first, attend, rotate back."""
     there, back = turns(real)
     a, b, c = (pick(x, there) for x in (q, k, v))
     o = pick(_aligned(a, b, c, real.gather(1, there), block, rule), back)
-    before = real.cumsum(dim=1) == 0  # the padding before the first real token, which was turned to the end
+    before = real.cumsum(dim=1) == 0  # the padding before the first real token, which was moved to the end
     return o.masked_fill(before[:, None, :, None], 0)
 
 

@@ -1,6 +1,6 @@
-"""A differentiable operator in its two forms: one custom op to the compiler, an autograd function to everyone else.
+"""A differentiable operator in two forms: a custom op for compilers, a plain autograd function for eager calls.
 
-A custom op costs a fifth of a millisecond a call and a second at the first one; short sequences would feel both.
+A custom op costs a fifth of a millisecond per call, and a second at the first call, too much for short sequences.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class CustomOp:
-    """`forward`, known to the compiler as linnet::`name`; `fake` makes its results without computing them.
+    """`forward`, which compilers see as linnet::`name`; `fake` allocates its results without computing them.
 
     `gradient` is the pair that torch.library.register_autograd takes: save(ctx, inputs, output), backward(ctx, ...).
     """
@@ -36,14 +36,14 @@ class CustomOp:
             save, backward = gradient
             self._op.register_autograd(backward, setup_context=save)
 
-            def record(ctx: Any, *args: Any) -> Any:  # both in one: torch is slow to bind the arguments of two
+            def record(ctx: Any, *args: Any) -> Any:  # both in one function: torch is slow to bind the arguments of two
                 out = forward(*args)
                 save(ctx, args, out)
                 return out
 
             self._function = _function(name, forward=record, backward=backward)
         save, backward = gradient or (_save_nothing, _refuse_second_derivative)
-        # For transforms of torch.func, which a custom op with a gradient does not take.
+        # For transforms of torch.func, which do not support a custom op with a gradient.
         self._transformed = _function(
             name, forward=self._op, setup_context=save, backward=backward, vmap=self._one_by_one
         )
@@ -56,11 +56,11 @@ class CustomOp:
             return self._op(*args)
         if not torch.is_grad_enabled():
             return self._forward(*args)
-        # A backward pass that is itself recorded has no gradient: the custom op says so, the loop would give 0.
+        # A recorded backward pass has no gradient: the custom op raises an error, the loop would give 0.
         return self._op(*args) if self._function is None else self._function.apply(*args)
 
     def _one_by_one(self, info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """Under torch.vmap: the samples in turn, their results stacked along a first axis."""
+        """Under torch.vmap: computes the samples one by one and stacks their results along a first axis."""
         pairs = list(zip(args, dims, strict=True))
         outs = [self(*(x if dim is None else x.select(dim, i) for x, dim in pairs)) for i in range(info.batch_size)]
         if isinstance(outs[0], Tensor):
@@ -74,7 +74,7 @@ def _function(name: str, **parts: Callable[..., Any]) -> Any:
 
 
 def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """What a backward pass keeps."""
+    """Keep nothing for the backward pass."""
 
 
 def _refuse_second_derivative(ctx: Any, *gradients: Tensor) -> None:
@@ -82,15 +82,15 @@ def _refuse_second_derivative(ctx: Any, *gradients: Tensor) -> None:
 
 
 def is_plain(*args: Any) -> bool:
-    """Whether no compiler, tracer, transform of torch.func or extension follows a call with these arguments."""
+    """Whether no compiler, tracer, transform of torch.func or extension traces a call with these arguments."""
     if torch._C._are_functorch_transforms_active() or torch._C._get_tracing_state() is not None:
         return False
-    # The compiler's tensors, and those of other extensions, are of another class than Tensor.
+    # Compilers and other extensions use subclasses of Tensor.
     return not torch.compiler.is_compiling() and all(type(x) in _PLAIN for x in args if isinstance(x, Tensor))
 
 
 def _refuse_forward_mode(args: tuple[Any, ...]) -> None:
-    """A backward pass of one's own silently gives zero tangents; say so in one line."""
+    """A one-line error: a custom backward pass would silently give zero tangents."""
     if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return
     if any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in args):

@@ -1,4 +1,4 @@
-"""Dropout of activations, drawn from torch's generator; in one pass each way where the CPU's kernels serve."""
+"""Dropout of activations, seeded by torch's generator; one pass each way where the CPU kernels run."""
 
 from torch import Tensor
 from torch.nn import functional as F

@@ -2,10 +2,10 @@
 
     o_t = sum_s sum_c e^{q_tc + k_sc} v_s / sum_s sum_c e^{q_tc + k_sc}
 
-Every weight is computed as e^x with x <= 0. A query refers to r_t = max_c(q_tc + the largest key it sees
-in c), so that its denominator is at least 1. The keys before a chunk of tokens are a state (S, z, m): m_c is
-the largest key, S_c = sum_s e^{k_sc - m_c} v_s, and z_c the same without v_s. Here are the loops over chunks;
-`exponential_chunk.py` has what one chunk does. M11 and M12 of docs/math.md.
+Every weight is computed as e^x with x <= 0. A query is relative to r_t = max_c(q_tc + the largest key it sees
+in c), so its denominator is at least 1. A state (S, z, m) holds the keys before a chunk of tokens: m_c is the
+largest key, S_c = sum_s e^{k_sc - m_c} v_s, and z_c is the same without v_s. This file has the loops over chunks;
+`exponential_chunk.py` has the work inside one chunk. M11 and M12 of docs/math.md.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def exp_attention(
 ) -> Any:
     """Linear attention on log features: log_q and log_k (B, H, N, D), v (B, H, N, E) -> (B, H, N, E).
 
-    Features may be -inf; float32 tells exponents apart up to about 1e5 in size. A token that sees no real key gives
+    Features may be -inf; float32 resolves exponents up to about 1e5. A token that sees no real key gives
     zeros. A state holds the keys of earlier calls: S (B, H, D, E), z (B, H, D) and m (B, H, D), at least float32;
     `return_state=True` returns (o, state).
     """
@@ -99,9 +99,9 @@ BACKENDS = {"reference": reference.attend_exp, "torch": _torch, "cpu": _cpu, "tr
 
 
 def token_moments(x: Tensor, real: Tensor | None, whole: bool = False) -> tuple[Tensor, Tensor] | None:
-    """Sum and sum of squares of each token's entries, (B,H,N) in float64; None where the CPU's kernels do not serve.
+    """Sum and sum of squares of each token's entries, (B,H,N) in float64; None where the CPU kernels cannot run.
 
-    `whole`: those of all tokens, (B,H,1).
+    With `whole`, sums over all tokens, (B,H,1).
     """
     if choose_kernel("exp_attention", x, x, None) != "cpu":
         return None
@@ -119,10 +119,10 @@ def _empty_state(k: Tensor, v: Tensor) -> State:
 
 
 def _add_later(o: Tensor, den: Tensor, r: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Maybe, run: Tensor) -> Tensor:
-    """Joins a causal result with what each token sees of its run after itself: a second pass from the end."""
-    seen = F.pad(run[:, 1:] == run[:, :-1], (1, 0))  # the first key of a run is later than nobody
+    """Adds to a causal result what each token sees of its run after itself, by a second pass from the end."""
+    seen = F.pad(run[:, 1:] == run[:, :-1], (1, 0))  # the first key of a run is later than no token
     seen = seen if real is None else seen & real
-    k, v_, seen = k.flip(2).roll(1, 2), v.flip(2).roll(1, 2), seen.flip(1).roll(1, 1)  # none sees itself
+    k, v_, seen = k.flip(2).roll(1, 2), v.flip(2).roll(1, 2), seen.flip(1).roll(1, 1)  # no token sees itself
     later = _forward(q.flip(2), k, v_, seen, run.flip(1), *_empty_state(k, v), True)
     o_, den_, r_ = (x.flip(2) for x in later[:3])
     top = torch.maximum(r, r_).detach()
@@ -134,7 +134,7 @@ def _add_later(o: Tensor, den: Tensor, r: Tensor, q: Tensor, k: Tensor, v: Tenso
 def _step(
     q: Tensor, k: Tensor, v: Tensor, real: Maybe, S: Tensor, z: Tensor, m: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One token gives to the state, then reads it: plain operations, for a decoding step is all overhead."""
+    """One token adds to the state, then reads it, in plain operations: a decoding step is all overhead."""
     q, k, x = (y.squeeze(2).to(S.dtype) for y in (q, k, v))
     if real is not None:
         k, x = k.masked_fill(~real[:, None], -torch.inf), x.masked_fill(~real[:, None], 0)
@@ -184,16 +184,16 @@ def _backward_loop(
     """Gradients of q, k, v, S, z. With P_tsc = e^{q_tc + k_sc - r_t} / den_t, h_t = g_t . o_t - den_t dden_t:
 
     dq_tc = sum_s P_tsc (g_t . v_s - h_t), dk_sc = sum_t P_tsc (g_t . v_s - h_t), dv_s = sum_tc P_tsc g_t.
-    Queries read the state T of earlier keys. Keys read, from the end, the state U of later queries, whose
-    values are (g_t, -h_t): it begins as the gradient of the outgoing state and ends as that of the incoming.
+    Queries read the state T of earlier keys. From the end, keys read the state U of later queries, whose values
+    are (g_t, -h_t): U begins as the gradient of the outgoing state and ends as that of the incoming one.
     """
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     with no_autocast(v.device):
         (T, top), (U, peak) = _pack(S, z, m), _pack(dS, dz, -m_last)
         parts = chunks(q, v, run, causal)
-        less = den.log().masked_fill_(den == 0, torch.inf)  # takes rows that saw no key to -inf
+        less = den.log().masked_fill_(den == 0, torch.inf)  # rows that saw no key become -inf
         for _, c in parts:
-            c.most = 80.0  # e^x / den may exceed 1 where a state that no keys gave has z < 1
+            c.most = 80.0  # e^x / den may exceed 1 if a state that does not come from keys has z < 1
         h = torch.empty_like(den)
         for at, c in [] if causal else parts:
             c.load_keys(at, k, v, real)
@@ -262,7 +262,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
 
 def _gradients(ctx: Any, *gradients: Tensor) -> tuple[Maybe, ...]:
     g, dden, _, dS, dz, _ = gradients
-    saved = ctx.saved_tensors  # read once: activation checkpointing gives each tensor one time
+    saved = ctx.saved_tensors  # read once: activation checkpointing hands out each tensor only once
     inputs, outputs = saved[:8], saved[8:]
     dq, dk, dv, dS, dz = _backward(g, dden, dS, dz, *inputs, ctx.causal, *outputs)
     return dq, dk, dv, None, None, dS, dz, None, None

@@ -1,9 +1,9 @@
-"""One chunk of `exp_attention`: what C tokens read from a state, give to it, and see of each other.
+"""One chunk of `exp_attention`: what C tokens read from a state, add to it, and see of each other.
 
-Every weight is e^x with x <= 0. Inside a chunk the first half of each block of 2 h tokens serves its second
-half, relative to the largest key up to the end of the first half, for h = LEAF, 2 LEAF, ..., C / 2; in leaves
-of LEAF tokens each pair is taken by itself. So nothing ever looks at a later key. G = B * H. A state's z is
-kept as the last column of its S, as 1 is of v: numerator and denominator are one product, T is (G, D, E + 1).
+Every weight is e^x with x <= 0. Inside a chunk, the second half of each block of 2 h tokens sees the first half
+relative to the largest key up to the end of the first half, for h = LEAF, 2 LEAF, ..., C / 2. In leaves of LEAF
+tokens each pair is computed by itself. So nothing ever depends on a later key. G = B * H. z is the last column
+of S, as 1 is the last column of v: numerator and denominator are one product, and T is (G, D, E + 1).
 """
 
 import math
@@ -18,11 +18,11 @@ from linnet.ops.precision import FLOOR, accumulator
 Maybe = Tensor | None
 
 CHUNK = 64  # tokens between two states
-LEAF = 4  # tokens whose pairs are taken one by one
+LEAF = 4  # tokens whose pairs are computed one by one
 
 
 def chunks(q: Tensor, v: Tensor, run: Maybe, causal: bool) -> "list[tuple[int, Chunk]]":
-    """Where each chunk starts, and its buffers. Sizes are powers of two: the last may reach past the end."""
+    """Where each chunk starts, and its buffers. Sizes are powers of two, so the last may reach past the end."""
     N = q.shape[2]
     sizes = [(at, min(CHUNK, 1 << (N - at - 1).bit_length())) for at in range(0, N, CHUNK)]
     made = {C: Chunk(C, q, v, run, causal) for C in {C for _, C in sizes}}
@@ -54,12 +54,12 @@ class _Leaf(NamedTuple):
 
 
 class Chunk:
-    """Buffers for C tokens, and the views that the loops need: made once, for making them costs time."""
+    """Buffers for C tokens and the views that the loops need, made only once because that takes time."""
 
     def __init__(self, C: int, q: Tensor, v: Tensor, run: Maybe, causal: bool) -> None:
         (self.B, self.H, _, D), E = q.shape, v.shape[-1]
         self.L = min(LEAF, C)
-        self.most = 0.0  # the largest exponent there is, whatever rounding says
+        self.most = 0.0  # a bound on exponents that rounding may not exceed
 
         def new(width: int) -> Tensor:
             return torch.empty(self.B * self.H, C, width, dtype=accumulator(v.dtype), device=v.device)
@@ -87,7 +87,7 @@ class Chunk:
         return _Leaf(k, q, self.W.view(-1)[: k.numel()].view(k.shape), _diagonal(self.A, self.L, d), run)
 
     def load(self, to: Tensor, at: int, x: Tensor, fill: float = 0.0, real: Maybe = None) -> Tensor:
-        """Copies tokens of x (B, H, N, D) from `at` on to a buffer; `fill` past the end, where not real."""
+        """Copies tokens of x (B, H, N, D) from `at` on to a buffer, with `fill` past the end and where masked."""
         x = x[:, :, at : at + to.shape[1]]
         n, part = x.shape[2], to[..., : x.shape[-1]].unflatten(0, (self.B, self.H))
         part[:, :, :n].copy_(x)
@@ -98,12 +98,12 @@ class Chunk:
         return to
 
     def load_keys(self, at: int, k: Tensor, v: Tensor, real: Maybe) -> None:
-        """Keys, -inf where masked, and values: what stands in a masked one is never read."""
+        """Loads keys, -inf where masked, and values: the content of masked tokens is never read."""
         self.load(self.k, at, k, -torch.inf, real)
         self.load(self.v, at, v, 0.0, real)
 
     def load_runs(self, at: int, run: Maybe) -> None:
-        """The runs of the tokens, of the one before and of the one after; past the row's ends the nearest."""
+        """Loads the runs of the tokens, of the one before and of the one after; past the ends, the nearest run."""
         if run is not None and self.run is not None:
             index = torch.arange(at - 1, at + len(self) + 1, device=run.device).clamp_(0, run.shape[1] - 1)
             self.run.copy_(run[:, index].repeat_interleave(self.H, 0))
@@ -136,7 +136,7 @@ class Chunk:
         return self.high.clamp_(min=FLOOR)
 
     def scores(self, dA: Maybe = None) -> Tensor:
-        """A_ts = sum_c e^{q_tc + k_sc}, s <= t, after `running_max`; what dA gives is added to dq and dk."""
+        """A_ts = sum_c e^{q_tc + k_sc}, s <= t, after `running_max`; with dA, adds its gradients to dq and dk."""
         for x in self.levels[self.L.bit_length() - 1 :]:
             torch.sub(x.k, x.top, out=x.W[0])
             torch.add(x.q, x.top, out=x.W[1])
@@ -166,7 +166,7 @@ def store(x: Tensor, at: int, part: Tensor) -> None:
 
 
 def exp_(x: Tensor, most: float = 0.0) -> Tensor:
-    """e^x in place, x <= most; what cannot count beside 1 is 0: denormal numbers are a hundred times slower."""
+    """e^x in place, x <= most; negligible weights become 0, since denormal numbers are a hundred times slower."""
     least = -40.0 if x.dtype == torch.float32 else -320.0
     return F.threshold(x.clamp_(min=least - 1, max=most).exp_(), math.exp(least), 0.0, inplace=True)
 

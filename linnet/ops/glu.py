@@ -1,4 +1,4 @@
-"""The gated unit of a GLU: act(a) * b of one tensor [a, b], in one pass each way where the CPU's kernels serve."""
+"""The gated linear unit: act(a) * b of one tensor [a, b], in one pass each way where the CPU kernels run."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu
 
 
 def glu(x: Tensor, act: str) -> Tensor:
-    """act(a) * b (..., w) of [a, b] = x (..., 2w); `act` is a name of ACTIVATIONS, gelu the exact one."""
+    """act(a) * b (..., w) of [a, b] = x (..., 2w); `act` is a name in ACTIVATIONS; gelu is the exact one."""
     if x.shape[-1] % 2:
         raise InputError(f"x has shape {tuple(x.shape)}: a gated unit halves the last axis, which must be even")
     if act != "gelu" and x.numel() and serves("glu", x):

@@ -1,6 +1,6 @@
-"""Random whole numbers as a function of a stored seed and of coordinates: the same on any device, in any order.
+"""Random whole numbers as a hash of a stored seed and coordinates: the same on any device, in any order.
 
-A mechanism that samples asks for the draw at (head, token, ...): it does not depend on batch, padding or call.
+A mechanism that samples hashes (head, token, ...), so the numbers do not depend on batch, padding or call.
 """
 
 import torch
@@ -10,12 +10,12 @@ BITS = 32
 
 
 def new_seed(device: torch.device | None = None) -> Tensor:
-    """A seed drawn from torch's generator, for a buffer that is saved with the weights, or for one pass."""
+    """A seed from torch's generator, for a buffer that is saved with the weights, or for one pass."""
     return torch.randint(2**31, (), device=device)
 
 
 def hashed(seed: Tensor, *coordinates: Tensor) -> Tensor:
-    """Numbers in [0, 2^32), of the shape to which the coordinates broadcast; each is at least 0 and below 2^31."""
+    """Numbers in [0, 2^32) of the shape to which the coordinates broadcast; coordinates are in [0, 2^31)."""
     h = _mix(seed)
     for x in coordinates:
         h = _mix(h ^ _mix(x))
@@ -23,7 +23,7 @@ def hashed(seed: Tensor, *coordinates: Tensor) -> Tensor:
 
 
 def below(h: Tensor, n: Tensor | int) -> Tensor:
-    """A draw as a number in [0, n), n at most 2^31."""
+    """A hash as a number in [0, n), n at most 2^31."""
     return (h * n) >> BITS
 
 

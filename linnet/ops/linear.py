@@ -37,9 +37,9 @@ def linear_attention(
 ) -> Any:
     """Linear attention of features phi_q, phi_k (B,H,N,D) over values v (B,H,N,E) -> (B,H,N,E).
 
-    `normalize` divides by sum_s phi_q_t . phi_k_s, or by 1e-6 where that is less. `log_decay` (H,) weighs a key that
-    lies n tokens back by exp(n * log_decay). A state is (S,), or (S, z) where normalized: S (B,H,D,E), z (B,H,D),
-    float32 or wider; the result is o, or (o, state) with `return_state`. Half precision accumulates in float32.
+    `normalize` divides by sum_s phi_q_t . phi_k_s, but by at least 1e-6. `log_decay` (H,) multiplies the weight of a
+    key n tokens back by exp(n * log_decay). A state is (S,), or (S, z) if normalized: S (B,H,D,E), z (B,H,D), float32
+    or wider. The result is o, or (o, state) with `return_state`. Half precision accumulates in float32.
     """
     B, _, N = check_qkv(phi_q, phi_k, v)
     _check_extras(phi_q, v, causal, normalize, segments, log_decay, state, return_state)
@@ -67,7 +67,7 @@ def _torch(
 ) -> tuple[Tensor, State]:
     """In PyTorch: chunked where causal, matrix products otherwise."""
     dtype, wide, rate = v.dtype, accumulator(v.dtype), rule.log_decay
-    if not rule.causal or (rate is not None and rate.requires_grad):  # sums that half precision would spoil
+    if not rule.causal or (rate is not None and rate.requires_grad):  # half precision would spoil these sums
         q, k, v = q.to(wide), k.to(wide), v.to(wide)
     if rule.causal:
         time = None if rate is None else clock(where, len(q))
@@ -155,7 +155,7 @@ def _packed(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, run: Tensor, n
 
 
 class _Chunk(NamedTuple):
-    """What masks, segments or decay say of one chunk of C tokens: the weights of its parts; None: all are 1."""
+    """The weights that masks, segments or decay give to the parts of one chunk of C tokens; None: all are 1."""
 
     inside: Tensor | None = None  # (BH, C, C): weight of key s for query t; None: the plain triangle
     read: Tensor | None = None  # (BH, C, 1): weight of the state for query t
@@ -195,12 +195,12 @@ def _weights(
 
 
 def _slots(x: Tensor) -> tuple[Tensor, ...]:
-    """Views of the chunks of x (B,H,N,width), without the axis H where that is possible: three are faster than four."""
+    """Views of the chunks of x (B,H,N,width), without the axis H where possible: three axes are faster than four."""
     return x.flatten(0, 1).split(CHUNK, 1) if x.is_contiguous() else x.split(CHUNK, 2)
 
 
 def _parts(x: Tensor, dtype: torch.dtype, real: Tensor | None = None, back: bool = False) -> Iterable[Tensor]:
-    """The chunks of x as (BH, C, width), first to last or back; keys and values that are not real become 0."""
+    """The chunks of x as (BH, C, width), first to last or last to first; masked keys and values become 0."""
     order = slice(None, None, -1 if back else 1)
     if real is None and x.dtype == dtype and x.is_contiguous():
         return _slots(x)[order]
@@ -264,12 +264,12 @@ def _causal_loop(
     S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
     with no_autocast(v.device):
         chunks, dens, C = _weights(q, run, time, log_decay, strict), den.split(CHUNK, 2), min(N, CHUNK)
-        places = S.new_empty(B * H, C, E), S.new_empty(B * H, C, C)  # of every whole chunk: they stay in cache
+        places = S.new_empty(B * H, C, E), S.new_empty(B * H, C, C)  # for every full chunk, so that they stay in cache
         qkv = _parts(q, dtype), _parts(k, dtype, real), _parts(v, dtype, real)
         for i, (chunk, slot, a, b, w) in enumerate(zip(chunks, _slots(o), *qkv, strict=True)):
             old = _times(a, chunk.read)
             to_part, to_A = places if a.shape[1] == C else (None, None)
-            past = torch.bmm(old, S, out=to_part) if i or S0 is not None else None  # at the start, nothing to read
+            past = torch.bmm(old, S, out=to_part) if i or S0 is not None else None  # at the start the state is 0
             A = _triangle(torch.bmm(a, b.mT, out=to_A), chunk, strict)
             part = torch.bmm(A, w, out=to_part) if past is None else past.baddbmm_(A, w)  # M7
             if normalize:
@@ -306,7 +306,7 @@ def _backward_loop(
     normalize: bool,
     strict: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, S0 and z0 (M9): a pass forward for q, then a reverse pass for k and v."""
+    """Gradients of q, k, v, S0 and z0 (M9): a forward pass for q, then a reverse pass for k and v."""
     (B, H, _, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     chunks = _weights(q, run, time, log_decay, strict)
@@ -379,7 +379,7 @@ def _backward(ctx, go, gden, gS, gz):  # type: ignore[no-untyped-def]
     rest = real, run, time, log_decay, S0, z0, ctx.normalize, ctx.strict
     dq, dk, dv, dS, dz = _causal_backward(go, gS, gz, q, k, v, v if o is None else o, den, *rest)
     drate = None
-    if ctx.needs_input_grad[6]:  # M9: sum_t p_t (q.dq - k.dk); the incoming state stands at -1, the outgoing at the end
+    if ctx.needs_input_grad[6]:  # M9: sum_t p_t (q.dq - k.dk); the incoming state is at -1, the outgoing one at the end
         drate = ((q * dq - k * dk).sum(dim=3, dtype=torch.float64) * time[:, None]).sum(dim=(0, 2))
         for x0, dx0, x1, gx1 in ((S0, dS, S, gS), (z0, dz, z, gz)):
             drate = drate if x0 is None else drate + (x0 * dx0).flatten(2).sum(dim=(0, 2))

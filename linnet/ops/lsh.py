@@ -1,8 +1,8 @@
 """Attention inside chunks of a sorted order: each token sees the tokens of its chunk and of the chunk before.
 
-The order is given, several of them for each row; the softmax runs over all of them together, so that a key which two
-orders bring near counts twice. A loop over the rows keeps the scores of one row and one order in cache, and the
-backward pass computes them again: only inputs, output and one number a token are saved.
+The caller gives several orders for each row. The softmax runs over all of them together, so a key that two orders bring
+near counts twice. A loop over the rows keeps the scores of one row and one order in cache, and the backward pass
+computes them again: only inputs, the output and two numbers per token are saved.
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from linnet.ops.custom_op import CustomOp
 
 SELF = -5e4  # the score of a token with itself: below any other
-UNSEEN = -1e9  # of a key that is not there: its weight is 0 even beside SELF
+UNSEEN = -1e9  # the score of an absent key: its weight is 0 even beside SELF
 
 
 def lsh_attention(q: Tensor, k: Tensor, v: Tensor, order: Tensor, count: Tensor | None, chunk: int) -> Tensor:
@@ -25,7 +25,7 @@ def lsh_attention(q: Tensor, k: Tensor, v: Tensor, order: Tensor, count: Tensor 
 
 
 class _Chunks:
-    """The chunks of one row in one order, in buffers that serve all rows in turn."""
+    """The chunks of one row in one order, in buffers that all rows share."""
 
     def __init__(self, q: Tensor, v: Tensor, chunk: int) -> None:
         N, c = q.shape[1], chunk
@@ -68,7 +68,7 @@ class _Chunks:
         return S
 
     def add(self, total: Tensor, part: Tensor, index: Tensor) -> None:
-        """To (N,.) the sums that windows (n, 2c, .) of a row hold for its tokens."""
+        """Adds to `total` (N,.) the sums that windows (n, 2c, .) hold for the tokens of a row."""
         x = part[:, self.c :].clone()
         x[:-1] += part[1:, : self.c]
         total.index_add_(0, index, x.flatten(0, 1)[: len(index)])

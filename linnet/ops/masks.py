@@ -1,4 +1,4 @@
-"""Where each token stands: what a key mask and segments say, in the one form that every op uses.
+"""Where each token stands: key mask and segments in the one form that every op uses.
 
 A segment is a maximal run of equal ids. Positions count from the first real token of the row or segment, so that
 left padding, right padding and packing all equal the plain run; a masked token inside a row only removes its key.
@@ -16,12 +16,12 @@ from linnet.errors import InputError
 
 @dataclass(frozen=True)
 class Layout:
-    """Per token: is its key real, which run is it in, and which position does it have there."""
+    """Per token: whether its key is real, which run it is in, and its position in that run."""
 
     real: Tensor | None  # (B, N) bool; None: all real
     run: Tensor | None  # (B, N) int64, 0, 1, ... along the row; None: one run
     position: Tensor  # (N,) or (B, N) int64
-    length: Tensor | int  # (B,) int64 or int: positions used by the last run, i.e. where a next token would stand
+    length: Tensor | int  # (B,) int64 or int: positions of the last run, which is the position of a next token
 
     def lengths(self, B: int) -> Tensor:
         """`length` as a tensor (B,)."""
@@ -87,7 +87,7 @@ def _checked(name: str, x: Tensor, B: int, N: int) -> Tensor:
 
 
 def check_length(length: Tensor | int, most: int, name: str) -> None:
-    """A one-line error where a row needs more than `most` positions; while compiling no value is known."""
+    """A one-line error if a row needs more than `most` positions; not while compiling, when no value is known."""
     length = torch.as_tensor(length)
     if torch.compiler.is_compiling() or length.is_meta:
         return
@@ -101,7 +101,7 @@ def cleared(real: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def clock(where: Layout, B: int) -> Tensor:
-    """(B, N) positions by which decay counts; in a row without a real token no time passes for its state (at -1)."""
+    """(B, N) positions for decay; in a row without a real token no time passes for its state (at -1)."""
     position = where.position.expand(B, -1)
     return position if isinstance(where.length, int) else torch.where(where.length[:, None] > 0, position, -1)
 
@@ -120,7 +120,7 @@ def visible(where: Layout, causal: bool) -> Tensor:
 
 
 def check_state(state: object, shapes: Sequence[tuple[int | None, ...]], device: torch.device) -> None:
-    """A one-line error unless `state` is None or a tuple of tensors of these shapes, None being any size."""
+    """A one-line error unless `state` is None or a tuple of tensors of these shapes, where None is any size."""
     if state is None:
         return
     if not isinstance(state, tuple) or not all(isinstance(part, Tensor) for part in state):
@@ -139,7 +139,7 @@ def check_state(state: object, shapes: Sequence[tuple[int | None, ...]], device:
 
 
 def _shown(shapes: Sequence[tuple[int | None, ...]]) -> str:
-    """Shapes for an error message; made there alone, for the compiler cannot trace it."""
+    """Shapes for an error message, in a separate function because compilers cannot trace it."""
     return ", ".join(str(tuple("*" if n is None else n for n in shape)).replace("'", "") for shape in shapes)
 
 

@@ -1,6 +1,6 @@
 """Position encodings: rotary, its LRPE form (a Householder reflection first), sinusoidal and learned tables.
 
-LRPE is not in the text of TransNormer (arXiv 2210.10340), yet the published parameter counts contain its angles.
+The text of TransNormer (arXiv 2210.10340) does not mention LRPE, but the published parameter counts contain its angles.
 """
 
 import torch
@@ -22,7 +22,7 @@ def turns_of(theta: Tensor, position: Tensor) -> Tensor:
     whole = position.dtype is torch.int64 and position.device.type == "cpu"
     if whole and position.numel() and is_plain(theta, position):
         first, last = (int(x) for x in position.aminmax())
-        if last - first + 1 < position.numel():  # rows and blocks stand at the same places: each is computed once
+        if last - first + 1 < position.numel():  # rows and blocks share positions: each is computed once
             return turns_of(theta, torch.arange(first, last + 1, device=position.device))[position - first]
     # In float32 the angle of token 65,536 would be off by 0.004 radians.
     angle = position[..., None].double() * theta.double()
@@ -35,7 +35,7 @@ def rotate(x: Tensor, theta: Tensor, position: Tensor) -> Tensor:
 
 
 def turn(x: Tensor, turns: Tensor) -> Tensor:
-    """Turn adjacent pairs of x (B,H,N,D) by what `turns_of` gives."""
+    """Turn adjacent pairs of x (B,H,N,D) by the result of `turns_of`."""
     if x.numel() and not turns.requires_grad and serves("rotate", x):
         from linnet.ops.cpu.rotate import rotate as kernel
 
@@ -52,7 +52,7 @@ def turn(x: Tensor, turns: Tensor) -> Tensor:
 
 
 def _in_pairs(x: Tensor) -> bool:
-    """Whether adjacent pairs lie in memory as complex numbers do, so that no copy is needed."""
+    """Whether adjacent pairs have the memory layout of complex numbers, so that no copy is needed."""
     return x.stride(-1) == 1 and not any(step % 2 for step in (*x.stride()[:-1], x.storage_offset()))
 
 
@@ -63,9 +63,9 @@ def reflect(x: Tensor, u: Tensor) -> Tensor:
 
 
 def learned(position: Tensor, table: Tensor, first: int = 0) -> Tensor:
-    """Rows of a learned table (L, M) for `position` (...,), position 0 being row `first`: (..., M)."""
+    """Rows of a learned table (L, M) for `position` (...,), where position 0 is row `first`: (..., M)."""
     limit = table.shape[0] - first
-    fits = position.dim() == 1 and len(position) <= limit  # known without asking the device
+    fits = position.dim() == 1 and len(position) <= limit  # known without a device synchronization
     if not fits and position.device.type != "meta" and not torch.compiler.is_compiling():
         longest = int(position.max()) + 1
         if longest > limit:

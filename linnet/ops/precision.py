@@ -1,4 +1,4 @@
-"""What the ops share: the type of a state, the width of sums, and the numbers that guard a division."""
+"""Shared by the ops: the type of a state, the precision of sums, and the numbers that guard a division."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 State = tuple[Tensor, ...]
 EPS = 1e-6  # a normalizer of linear attention is at least this
-FLOOR = -1e30  # the largest of no exponents: e^(-inf - FLOOR) is 0, where e^(-inf + inf) would be NaN
+FLOOR = -1e30  # the maximum of no exponents: e^(-inf - FLOOR) is 0, while e^(-inf + inf) would be NaN
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -16,7 +16,7 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 def no_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Inside, autocast does not round what an op computes; some devices know no autocast."""
+    """A context in which autocast does not round what an op computes; some devices have no autocast."""
     if device.type in ("cpu", "cuda"):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()

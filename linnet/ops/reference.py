@@ -1,4 +1,4 @@
-"""The dense definition of every op: quadratic, and written to be read beside the equations of docs/math.md."""
+"""The dense definition of every op: quadratic, and written to be read next to the equations of docs/math.md."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def attend_linear(
     rate = torch.zeros(H, device=v.device) if log_decay is None else log_decay.clamp(min=FLOOR)
     rate = rate.to(A.dtype)
     run = torch.zeros(B, N, dtype=torch.int64, device=v.device) if where.run is None else where.run
-    if state is not None:  # the state stands at position -1 of the first run
+    if state is not None:  # the state is at position -1 of the first run
         first = (run == run[:, :1])[:, None, :, None]
         read = q * torch.exp(rate[:, None] * (p[:, None] + 1))[..., None] * first
         o = o + read @ state[0].to(A.dtype)
@@ -86,7 +86,7 @@ def block_weights(
     see = visible(where, causal) & (same[:, None] if same.dim() == 3 else same)
     if kind == "rela":
         return torch.where(see, scores, 0).relu()  # M6
-    blind = ~see.any(dim=-1, keepdim=True)  # a row that sees nothing gives zeros: a softmax over nothing is 0/0
+    blind = ~see.any(dim=-1, keepdim=True)  # a row that sees nothing gives zeros: its softmax would be 0/0
     A = torch.where(see | blind, scores, -torch.inf).softmax(dim=-1)  # M5
     return torch.where(blind, 0, A)
 
@@ -119,7 +119,7 @@ def attend_block(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rul
 def exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """sum_c e^(q_tc + k_sc - r_t) where s is visible (B,H,N,N), and r_t (B,H,N,1), the row's largest exponent.
 
-    The row's reference r cancels in every quotient; it is at least `floor`, and carries no gradient.
+    r cancels in every quotient, is at least `floor`, and carries no gradient.
     """
     def exponent(c: int) -> Tensor:
         return torch.where(see, log_q[..., c, None] + log_k[..., None, :, c], -torch.inf)
@@ -130,7 +130,7 @@ def exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None =
             r = torch.maximum(r, exponent(c).amax(dim=-1))
     r = r.clamp(min=FLOOR)[..., None]
     A = torch.exp(exponent(0) - r)
-    for c in range(1, log_q.shape[-1]):  # one at a time: all of them would be D matrices
+    for c in range(1, log_q.shape[-1]):  # one at a time: all at once would be D matrices
         A = A + torch.exp(exponent(c) - r)  # M11
     return A, r
 

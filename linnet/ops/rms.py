@@ -1,7 +1,7 @@
 """Root-mean-square norms: SRMS, which has no gain, and RMS, which has one.
 
-TransNormer (arXiv 2210.10340) follows its unscaled attention with SRMS over the merged heads; its released code adds
-eps to the root mean square, where Eq. 34 of the paper puts it under the root. The code's form is the one used here.
+TransNormer (arXiv 2210.10340) applies SRMS over the merged heads after its unscaled attention. Its released code, like
+this file, adds eps to the root mean square; Eq. 34 of the paper puts it under the root.
 """
 
 import math

@@ -10,9 +10,9 @@ from linnet.errors import InputError
 from linnet.ops.cpu.build import kernels
 from linnet.ops.memory import Maybe
 
-LONG = 256  # tokens that are worth a thread of their own
-GROUP = 512  # numbers of a token that are read together, where the heads lie side by side
-SMALL = 1 << 18  # multiplications that one thread does before another has woken up
+LONG = 256  # tokens that justify a separate thread
+GROUP = 512  # numbers of a token that are read together if the heads are adjacent
+SMALL = 1 << 18  # multiplications that one thread finishes before another has woken up
 WHOLE = dict.fromkeys(("run", "ids", "position", "seed"), torch.int64)
 TYPES: dict[str, torch.dtype | None] = {"real": torch.bool, **WHOLE, "theta": None, "u": None}  # others are float32
 
@@ -58,7 +58,7 @@ def address(x: Maybe) -> int:
 
 
 def shares(q: Tensor, work: int) -> tuple[int, int, int]:
-    """Threads that take part, heads that are taken together, and spans that a row is cut into where rows are few."""
+    """The number of threads, of heads per item, and of spans per row if there are few rows."""
     B, H, N, D = q.shape
     threads = torch.get_num_threads() if B * H * N * work > SMALL else 1
     spans = max(1, min(threads // (B * H), N // LONG))

@@ -1,7 +1,7 @@
-"""Block attention on the CPU's kernels: one call forward, one backward, and the operator around them.
+"""Block attention on the CPU kernels: one call forward, one call backward, and the operator around them.
 
-`ids` (B,N) are equal for neighbors of one block, None where blocks begin at the first token; inputs are all that is
-saved. `seed` is a whole number in a tensor, and decides which weights `dropout` drops.
+`ids` (B,N) are equal for tokens of one block, or None where blocks begin at the first token. Only inputs are saved.
+`seed`, a whole number in a tensor, decides which weights `dropout` drops.
 """
 
 import struct

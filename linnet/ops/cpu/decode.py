@@ -1,8 +1,8 @@
-"""One token more on the CPU's kernels: features, state and read in a single call, for a step is mostly overhead.
+"""One decoding step on the CPU kernels: features, state and output in a single call, since a step is mostly overhead.
 
-A step that the kernel does not take (another type, device, backend or width, or a gradient to keep) gives None, and the
-caller goes its ordinary way, which also has the words for what is wrong. What the kernel can look at itself (types,
-shapes, strides, LINNET_BACKEND) is not looked at here.
+A step that the kernel does not take (another type, device, backend or width, or a gradient to keep) gives None. The
+caller then takes its ordinary path, which also raises the errors. The kernel itself checks types, shapes, strides and
+LINNET_BACKEND; this file does not.
 """
 
 import ctypes
@@ -22,24 +22,24 @@ from linnet.ops.cpu.build import kernels
 from linnet.ops.memory import Maybe
 from linnet.ops.precision import State
 
-PHI = ("elu", "1+elu", "exp")  # the kernel's numbers of features,
-PARTS = ("S", "z", "Szm", "count", "moments")  # and of what a state may hold, in this order
+PHI = ("elu", "1+elu", "exp")  # features, in the order of the kernel's numbers
+PARTS = ("S", "z", "Szm", "count", "moments")  # what a state may hold, in the kernel's order
 CALLS = ("PyTuple_GetItem", "PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread")
-TABLE = "__dlpack_c_exchange_api__"  # of a tensor's class: how C looks at tensors
+TABLE = "__dlpack_c_exchange_api__"  # attribute of the tensor class through which C reads tensors
 
 
 class Mechanism(NamedTuple):
-    """What a step of a mechanism is made of."""
+    """The parts of a mechanism's step."""
 
     phi: str  # of PHI
     state: tuple[str, ...]  # of PARTS
     srms: bool = False  # over the merged heads, at the end
     curve: tuple[float, float, float] = (0.0, 0.0, 0.0)  # c2, c1, c0 of lln
-    angles: tuple[type, ...] = ()  # the types of theta (D/2,), by which q and k turn with position, and of a mirror u
+    angles: tuple[type, ...] = ()  # types of theta (D/2,), which rotates q and k by position, and of the mirror u
 
 
 class Stepper:
-    """The steps of one core, of `heads` heads with keys of `width`."""
+    """The steps of one core with `heads` heads and keys of `width`."""
 
     def __init__(self, how: Mechanism, heads: int, width: int) -> None:
         self.how, self.heads, self.width = how, heads, width
@@ -47,18 +47,18 @@ class Stepper:
         self.packed: dict[int, bytes] = {}  # the kernel's `Step` for a number of threads
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is saved or sent to another process, where this one's addresses are of nothing."""
+        """What is saved or sent to another process, where the addresses of this one mean nothing."""
         return self.__dict__ | {"packed": {}}
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State, *angles: Maybe) -> tuple[Tensor, State] | None:
         """o (B,H,1,E) and the next state, or None; `angles` are those of the mechanism."""
-        # Under a transform, a tracer or forward mode, tensors stand for others, or for more than their own numbers.
+        # Under a transform, a tracer or forward mode, a tensor is more than its own numbers.
         if is_compiling() or transforms_active() or tracing_state() is not None or forward_ad._current_level >= 0:
             return None
         if type(state) is not tuple:
             return None
         given: tuple[Any, ...] = (q, k, v, *state, *angles)
-        if tuple(map(type, given)) != self.types or q.is_neg() or k.is_neg() or v.is_neg():  # DLPack has no word for it
+        if tuple(map(type, given)) != self.types or q.is_neg() or k.is_neg() or v.is_neg():  # DLPack cannot express it
             return None
         if is_grad_enabled() and True in [x.requires_grad for x in given]:
             return None
@@ -70,7 +70,7 @@ class Stepper:
         return (o, after) if _call()(how, (*given, o, *after)) else None
 
     def _pack(self, threads: int) -> bytes | None:
-        """The kernel's `Step`; None where there are no kernels, or none of this width."""
+        """The kernel's `Step`; None if there are no kernels, or none for this width."""
         how, D = self.how, self.width
         if not WIDTHS[0] <= D <= WIDTHS[1] or _call() is None:
             return None
@@ -82,7 +82,7 @@ class Stepper:
 
 @cache
 def _call() -> Any:
-    """The kernel; None where there is none, or where torch does not say how C looks at its tensors."""
+    """The kernel; None if there is none, or if torch has no table through which C reads tensors."""
     path = kernels().path
     if path is None or not hasattr(Tensor, TABLE) or ctypes.c_uint32.from_address(_python()[0]).value != 1:
         return None

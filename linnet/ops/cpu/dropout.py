@@ -1,4 +1,4 @@
-"""Dropout on the CPU's kernels: one pass each way, and nothing but a seed is saved."""
+"""Dropout on the CPU kernels: one pass each way; only a seed is saved."""
 
 import struct
 from typing import Any

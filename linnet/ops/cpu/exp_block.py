@@ -1,6 +1,6 @@
-"""The mean of exponential and block attention on the CPU's kernels: the second writes onto what the first has left.
+"""The mean of exponential and block attention on the CPU kernels: the second adds to the results of the first.
 
-So neither the block's output nor a second set of gradients ever exists.
+So neither the block's output nor a second set of gradients is ever stored.
 """
 
 from typing import Any
@@ -63,14 +63,14 @@ def _backward_fake(
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
     *tensors, ctx.block, ctx.causal, ctx.scale = inputs
     _, far, less, r, S, z, m = output
-    whole = (None, None) if ctx.causal or inputs[6] is not None else (S, z)  # what all queries read
+    whole = (None, None) if ctx.causal or inputs[6] is not None else (S, z)  # the state that all queries read
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[1:])
     ctx.save_for_backward(*tensors, far, less, r, *whole, m)
 
 
 def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
-    saved = ctx.saved_tensors  # read once: activation checkpointing gives each tensor one time
+    saved = ctx.saved_tensors  # read once: activation checkpointing hands out each tensor only once
     inputs, outputs = saved[:8], saved[8:]
     g = torch.zeros_like(saved[2]) if gradients[0] is None else gradients[0]
     slopes = _cpu_backward(g, *inputs, ctx.block, ctx.causal, ctx.scale, *outputs)

@@ -1,8 +1,8 @@
-"""Attention on logarithms of features by the CPU's kernels: one call forward, one backward, and their operator.
+"""Attention on logarithms of features on the CPU kernels: one call forward, one backward, and their operator.
 
-Inputs as `exponential.py` of the ops has them, q and k to be multiplied by alpha and beta (B,H,N) or (B,H,1), which
-carry no gradient: so a scaled copy of the inputs is never made. What is saved for the backward pass are the inputs, the
-output, and for each query its largest exponent r and the logarithm of its denominator.
+Inputs are those of `linnet/ops/exponential.py`. The kernels multiply q and k by alpha and beta (B,H,N) or (B,H,1), so
+no scaled copy exists; neither has a gradient. The backward pass needs the inputs, the output, and for each query its
+largest exponent r and the logarithm of its denominator.
 """
 
 from typing import Any
@@ -70,10 +70,10 @@ def fake(
     q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe,
     m0: Maybe, causal: bool,
 ) -> Outputs:  # fmt: skip
-    """Room for the results of `forward`."""
+    """Allocates the results of `forward`."""
     (B, H, N, D), E = q.shape, v.shape[3]
     state = v.new_empty(B, H, D, E), v.new_empty(B, H, D), v.new_empty(B, H, D)
-    kept = N if causal else 0  # what the backward pass does not find again by itself
+    kept = N if causal else 0  # what the backward pass cannot recompute
     return empty_rows(v), v.new_empty(B, H, kept), v.new_empty(B, H, kept), *state
 
 
@@ -115,14 +115,14 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
     *tensors, ctx.causal = inputs
     o, less, r, S, z, m = output
     ctx.set_materialize_grads(False)
-    whole = (None, None) if ctx.causal or inputs[6] is not None else (S, z)  # what all queries read
+    whole = (None, None) if ctx.causal or inputs[6] is not None else (S, z)  # the state that all queries read
     ctx.mark_non_differentiable(less, r, m)
     ctx.save_for_backward(*tensors, o, less, r, *whole, m)
 
 
 def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
     g, _, _, gS, gz, _ = gradients
-    saved = ctx.saved_tensors  # read once: activation checkpointing gives each tensor one time
+    saved = ctx.saved_tensors  # read once: activation checkpointing hands out each tensor only once
     inputs, outputs = saved[:10], saved[10:]
     g = torch.zeros_like(saved[2]) if g is None else g
     dq, dk, dv, dS, dz = _cpu_backward(g, gS, gz, *inputs, ctx.causal, *outputs)

@@ -1,4 +1,4 @@
-"""The gated unit on the CPU's kernels: one pass forward, one backward, and only its input is saved."""
+"""The gated linear unit on the CPU kernels: one pass each way; only its input is saved."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""Linear attention on the CPU's kernels: one call forward, one backward, and the operator around them.
+"""Linear attention on the CPU kernels: one call forward, one call backward, and the operator around them.
 
-The kernels take float32 with any strides between tokens, heads and sequences; masks, runs and states as `linear.py` of
-the ops has them. With `phi`, q and k are what features are made of, as `features.py` of the ops says. The backward pass
-rebuilds states and features, so that only the inputs are saved.
+The kernels take float32 with any strides between tokens, heads and sequences, and the masks, runs and states of
+`linnet/ops/linear.py`. With `phi`, they make the features of q and k that `linnet/ops/features.py` defines. The
+backward pass rebuilds states and features, so that only the inputs are saved.
 """
 
 import ctypes
@@ -116,7 +116,7 @@ def _backward(
     name = "linnet_causal_backward" if causal else "linnet_bidirectional_backward"
     fields = q, k, v, o, g, dq, dk, dv, den, S0, z0, S1, z1, gS, gz, dS, dz
     found = _call(name, q, v, normalize, real, run, fields, phi, theta, u, position)
-    return dq, dk, dv, dS, dz, dtheta.zero_() if found is None else found.to(dtheta.dtype)  # none: without positions
+    return dq, dk, dv, dS, dz, dtheta.zero_() if found is None else found.to(dtheta.dtype)  # None: no positions
 
 
 def _backward_fake(
@@ -134,7 +134,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     q, k, v, real, run, S0, z0, ctx.causal, ctx.normalize, ctx.phi, theta, u, position = inputs
     o, den, S, z = output
     ctx.set_materialize_grads(False)
-    whole = (None, None) if ctx.causal or run is not None else (S, z)  # what all queries read
+    whole = (None, None) if ctx.causal or run is not None else (S, z)  # the state that all queries read
     ctx.save_for_backward(q, k, v, o if ctx.normalize else None, den, real, run, S0, z0, *whole, theta, u, position)
 
 

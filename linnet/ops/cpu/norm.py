@@ -1,4 +1,4 @@
-"""SRMS on the CPU's kernels: what is saved is its output, which whatever comes next keeps anyway, not its input."""
+"""SRMS on the CPU kernels: it saves its output, which the next layer keeps anyway, instead of its input."""
 
 import struct
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rotary positions on the CPU's kernels: the gradient is the same turn backward, so nothing but the turns is saved."""
+"""Rotary positions on the CPU kernels: the gradient is the same turn backward, so only the turns are saved."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from linnet.ops.memory import Maybe, empty_rows, rows
 
 
 def _forward(x: Tensor, turn: Tensor, back: bool) -> Tensor:
-    """x (B,H,N,D) turned by `turn` (N,D) or (B,N,D), cosines and sines by turns; or turned back."""
+    """x (B,H,N,D) turned by `turn` (N,D) or (B,N,D), cosines and sines alternately; or turned back."""
     B, _, N, D = x.shape
     check("rotate", x=(x, x.shape), turn=(turn, (N, D) if turn.dim() == 2 else (B, N, D)))
     y, x, turn = empty_rows(x), rows(x), turn.contiguous()

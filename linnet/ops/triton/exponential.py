@@ -1,7 +1,7 @@
-"""Attention on logarithms of features by Triton: the passes over the tokens, and the operator around them.
+"""Attention on logarithms of features in Triton: the passes over the tokens, and the operator around them.
 
-Saved for the backward pass are the inputs, the output, and for each query its largest exponent r and the logarithm of
-its denominator: then e^(q_t + k_s - r_t - ln den_t) are the normalized weights.
+The backward pass needs the inputs, the output, and for each query its largest exponent r and the logarithm of its
+denominator: e^(q_t + k_s - r_t - ln den_t) are then the normalized weights.
 """
 
 from typing import Any
@@ -86,7 +86,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
 
 def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
     g, _, _, gS, gz, _ = gradients
-    saved = ctx.saved_tensors  # read once: activation checkpointing gives each tensor one time
+    saved = ctx.saved_tensors  # read once: activation checkpointing hands out each tensor only once
     inputs, outputs = saved[:8], saved[8:]
     g = torch.zeros_like(saved[2]) if g is None else g
     dq, dk, dv, dS, dz = _exponential_backward(g, gS, gz, *inputs, ctx.causal, *outputs)

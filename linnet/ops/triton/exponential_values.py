@@ -3,8 +3,8 @@
     out_t = sum_s sum_c e^(a_tc + b_sc) w_s
 
 o has (a, b, w) = (q, k, v) and is divided by the same sum without w; dv has (k, q - r - ln den, g). Sums are relative
-to e^r_t, where r_t is the largest exponent so far, and grows from part to part of what t sees. A part's keys are
-relative to their largest m_c, so that every weight is e^x with x <= 0, and nothing depends on keys that t does not see.
+to e^r_t, where r_t is the largest exponent so far; it grows as t sees more keys. The keys of each part are relative to
+their maximum m_c, so every weight is e^x with x <= 0, and nothing depends on keys that t does not see.
 """
 
 import triton
@@ -34,9 +34,9 @@ from linnet.ops.triton.tiles import (
     view,
 )  # fmt: skip
 
-BLOCK = 16  # tokens whose pairs are taken one by one, and the least that a product of matrices takes
-KEYS = 32  # that are taken together; twice BLOCK, so that they lie all before or all after a block, and in it
-WIDTH = 32  # channels that are taken together
+BLOCK = 16  # tokens whose pairs are computed one by one, and the least size of a matrix product
+KEYS = 32  # keys per product: twice BLOCK, so that those outside a block are all before it or all after it
+WIDTH = 32  # channels per product
 
 
 @triton.jit
@@ -44,7 +44,7 @@ def values_of_state(  # type: ignore[no-untyped-def]
     sums, den, r, a, a_r, a_less, real_a, S, z, m, reads, bh, span, H, i, N, D, e, E, BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Goes on with a state: the tokens that read it weigh its channels by e^(a_t + m)."""
+    """Adds a state: the tokens that read it weigh its channels by e^(a_t + m)."""
     S_start, S_head, S_span, S_row, S_column = S
     S_start += bh * S_head + span * S_span
     z_start, z_head, z_span, z_row = z
@@ -73,7 +73,7 @@ def values_of_keys(  # type: ignore[no-untyped-def]
     sums, den, r, a, a_r, a_less, real_a, b, b_r, b_less, w, reads, counts, s, bh, H, i, N, D, e, E,
     BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Goes on with the keys s that count: all of them are seen by all tokens that read."""
+    """Adds the keys s that count: every token that reads sees all of them."""
     old = r
     for k in range(0, D, BK):
         d = k + tl.arange(0, BK)
@@ -91,7 +91,7 @@ def values_of_keys(  # type: ignore[no-untyped-def]
         W = tl.exp(tl.where(reads[:, None], x, -float("inf")) - r[:, None])
         A += product(W, tl.trans(tl.exp(key - m[None, :])), PRECISION)
     w_ = load_rows(w, bh, H, s, N, e, E)
-    w_ = tl.where(counts[:, None], w_, 0.0)  # what stands in a masked token is never read
+    w_ = tl.where(counts[:, None], w_, 0.0)  # the content of masked tokens is never read
     f = tl.exp(old - r)
     return sums * f[:, None] + product(A, w_, PRECISION), den * f + tl.sum(A, 1), r
 
@@ -104,7 +104,7 @@ def value_sums(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """C tokens and BE columns of the output: states, then the other keys of their span, then each other, one by one.
 
-    The result is normalized where r_out and less_out, the logarithm of its denominator, are asked for.
+    The result is normalized if r_out and less_out, the logarithm of its denominator, are requested.
     """
     bh, batch, own, i, span = block_of(N, H, C, SPAN)
     end = tl.minimum(span * SPAN + SPAN, N)

@@ -3,7 +3,7 @@
     out_tc = sum_s e^(a_tc + b_sc) (p_t . v_s + x_t y_s)
 
 dq has (a, b) = (q - r - ln den, k), (p, v) = (g, v) and x = -g . o; dk has (k, q - r - ln den), (v, g) and y = -g . o.
-Exponents of pairs that see each other are at most 0, but where a state that no keys gave has z < 1.
+Exponents of pairs that see each other are at most 0, except if a state that does not come from keys has z < 1.
 """
 
 import triton

@@ -1,6 +1,6 @@
-"""Linear attention by Triton: the passes over the tokens forward and backward, and the operator around them.
+"""Linear attention in Triton: the passes over the tokens, forward and backward, and the operator around them.
 
-The backward pass rebuilds the states, so that only the inputs are saved, and where normalized the output.
+The backward pass rebuilds the states, so only the inputs are saved, and the output if normalized.
 """
 
 from typing import Any
@@ -75,7 +75,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
     g, _, gS, gz = gradients
-    saved = ctx.saved_tensors  # read once: activation checkpointing gives each tensor one time
+    saved = ctx.saved_tensors  # read once: activation checkpointing hands out each tensor only once
     S0, z0 = saved[7:]
     g = torch.zeros_like(saved[2]) if g is None else g
     dq, dk, dv, dS, dz = _linear_backward(g, gS, gz, *saved, ctx.causal, ctx.normalize)

@@ -65,7 +65,7 @@ def linear_sums(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """C tokens and BE columns of the output: what they see of their span directly, and the rest by states.
 
-    A state's z goes with a, and gives the normalizer, where `den` is asked for; else it goes with x (or 1).
+    The z of a state goes with a and gives the normalizer if `den` is requested; otherwise it goes with x (or 1).
     """
     bh, batch, own, i, span = block_of(N, H, C, SPAN)
     e = tl.program_id(1) * BE + tl.arange(0, BE)
@@ -116,7 +116,7 @@ def linear_sums(  # type: ignore[no-untyped-def]
                 see &= run_i[:, None] == load_numbers(run, batch, s, N)[None, :]
             A = tl.where(see, A, 0.0)
             w_ = load_rows(w, bh, H, s, N, e, E)
-            w_ = tl.where(real[:, None], w_, 0.0).to(w_.dtype)  # what stands in a masked token is never read
+            w_ = tl.where(real[:, None], w_, 0.0).to(w_.dtype)  # the content of masked tokens is never read
             sums += product(A, w_, PRECISION)  # M7
             total += tl.sum(A, 1)
     if den is not None:
@@ -131,7 +131,7 @@ def linear_sums(  # type: ignore[no-untyped-def]
 
 
 class Extras(NamedTuple):
-    """What a sum has besides a, b and w: numbers of tokens (B,H,N), and masks (B,N) of keys and of results."""
+    """Optional parts of a sum besides a, b and w: numbers per token (B,H,N), and masks (B,N) of keys and results."""
 
     x: Maybe = None
     y: Maybe = None
@@ -143,9 +143,9 @@ class Extras(NamedTuple):
 
 
 def sizes(dtype: torch.dtype, D: int, E: int) -> tuple[int, int, int, int]:
-    """Tokens of a block, columns of a and b that are multiplied at once, columns of a program, and its warps.
+    """Tokens per block, columns of a and b that are multiplied at once, columns per program, and warps.
 
-    Chosen so that no registers are spilled where D and E are 64 or 128; on a GPU nothing has been timed.
+    Chosen so that no registers are spilled if D and E are 64 or 128; nothing has been timed on a GPU.
     """
     if dtype == torch.float32:
         return 32, 16, min(64, padded(E)), 4
@@ -153,7 +153,7 @@ def sizes(dtype: torch.dtype, D: int, E: int) -> tuple[int, int, int, int]:
 
 
 def linear_sum(out: Tensor, a: Tensor, b: Tensor, w: Tensor, seen: Around, run: Maybe, more: Extras) -> None:
-    """Writes the sum to `out`; a and b have width D, w and `out` E, and so have the states."""
+    """Writes the sum to `out`; a and b have width D, w and `out` width E, and the states D and E."""
     (B, H, N, D), E = a.shape, w.shape[3]
     C, BK, BE, warps = sizes(a.dtype, D, E)
     C = min(C, tiles.SPAN)

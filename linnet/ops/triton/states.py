@@ -1,8 +1,8 @@
-"""The states before, and after, each span of tokens, for linear and for exponential features.
+"""The states before and after each span of tokens, for linear and exponential features.
 
 S = sum_s b_s w_s^T and z = sum_s y_s b_s over the earlier (or the later) tokens of the run that reaches the span (M8).
-With exponential features b holds logarithms, and S and z sum e^(b_s - m) with m_c the largest b_sc (M12). Each span's
-own state comes first, all of them at once; then they are added up.
+With exponential features b holds logarithms, and S and z sum e^(b_s - m) with m_c the largest b_sc (M12). One kernel
+computes the own state of each span, all at once; a second one adds them up.
 """
 
 from typing import Any, NamedTuple
@@ -35,9 +35,9 @@ def span_states(  # type: ignore[no-untyped-def]
     b, w, y, c, r, less, real, run, S, z, m, N, D, E, H, spans, SPAN: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
     BE: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The state that one span's tokens give, as far as they are of the run that leaves it: a tile (BD, BE) of it.
+    """The state of those tokens of one span that belong to the run leaving it: a tile (BD, BE) of it.
 
-    Tokens count c_s times. Features are exponential where m, their largest, is asked for.
+    Tokens count c_s times. Features are exponential if m, their maximum, is requested.
     """
     program = tl.program_id(0).to(tl.int64)
     bh, start = program // spans, (program % spans).to(tl.int32) * SPAN
@@ -55,7 +55,7 @@ def span_states(  # type: ignore[no-untyped-def]
         if run is not None:
             counts &= load_numbers(run, bh // H, i, N) == load_numbers(run, bh // H, start if REVERSE else end - 1, N)
         w_ = load_rows(w, bh, H, i, N, e, E)
-        w_ = tl.where(counts[:, None], w_, 0.0).to(w_.dtype)  # what stands in a masked token is never read
+        w_ = tl.where(counts[:, None], w_, 0.0).to(w_.dtype)  # the content of masked tokens is never read
         if m is not None:
             b_ = load_exponents(b, r, less, None, bh, H, i, N, d, D)
             b_ = tl.where(counts[:, None], b_, -float("inf"))
@@ -87,13 +87,13 @@ def carry(  # type: ignore[no-untyped-def]
     S, z, m, before, S0, z0, m0, S1, z1, m1, run, N, D, E, H, spans, SPAN: tl.constexpr, BD: tl.constexpr,
     BE: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
-    """In place of each span's own state, the one that reaches it (of m, in `before`); then the one after the last."""
+    """Replaces each span's own state by the one that reaches it (m in `before`), and writes the one after the last."""
     bh = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BD + tl.arange(0, BD)
     e = tl.program_id(2) * BE + tl.arange(0, BE)
     at = d[:, None] * E + e[None, :]
     inside = (d < D)[:, None] & (e < E)[None, :]
-    mine = d < D * (1 - tl.minimum(tl.program_id(2), 1))  # z has no columns: the first programs take care of it
+    mine = d < D * (1 - tl.minimum(tl.program_id(2), 1))  # z has no columns: the first programs write it
     S_ = tl.zeros((BD, BE), tl.float32)
     z_ = tl.zeros((BD,), tl.float32)
     top = tl.full((BD,), FLOOR, tl.float32)
@@ -119,7 +119,7 @@ def carry(  # type: ignore[no-untyped-def]
             high = tl.load(m + j * D + d, d < D, FLOOR)
             tl.store(before + j * D + d, top, mine)
             old, top = top, tl.maximum(tl.where(f > 0, top, FLOOR), high)
-            f *= tl.exp(tl.minimum(old - top, 0.0))  # a state that is dropped may have been larger
+            f *= tl.exp(tl.minimum(old - top, 0.0))  # a dropped state may have been larger
             g = tl.exp(high - top)
         if z is not None:
             own = tl.load(z + j * D + d, mine, 0.0)
@@ -144,7 +144,7 @@ class States(NamedTuple):
     m1: Maybe
 
     def views(self) -> tuple[Any, Any, Any]:
-        """S, z and m as the kernels take them; where there is but one state, it serves every span."""
+        """S, z and m as the kernels take them; a single state serves every span."""
 
         def strides(x: Tensor) -> tuple[Any, ...]:
             return x, x.stride(1), 0 if x.shape[2] == 1 else x.stride(2), *x.stride()[3:]
@@ -154,7 +154,7 @@ class States(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """What is made of the keys: z too? e^b? With factors y and c, and b less (r, ln den)?"""
+    """How keys enter the state: with z or not, exponentiated or not, with factors y and c, and b minus (r, ln den)."""
 
     normalize: bool
     exponential: bool = False
@@ -164,14 +164,14 @@ class Keys(NamedTuple):
 
 
 class Around(NamedTuple):
-    """What the tokens of a span see besides the span: the states of the past and of the future; or, of ALL, one."""
+    """What the tokens of a span see besides the span: the states of the past and of the future; one state for ALL."""
 
     sight: int
     past: States | None
     future: States | None
 
     def turned(self) -> "Around":
-        """With keys as values, and values as keys."""
+        """The same with keys and values exchanged."""
         past, future = (None if x is None else x._replace(S=x.S.mT) for x in self[1:])
         return Around(self.sight, past, future)
 
@@ -186,7 +186,7 @@ Start = tuple[Maybe, Maybe, Maybe]
 def around(
     b: Tensor, w: Tensor, real: Maybe, run: Maybe, causal: bool, reverse: bool, start: Start, keys: Keys
 ) -> tuple[Around, States]:
-    """The states that tokens see of keys b and values w, and the one of them that began as `start`."""
+    """The states of keys b and values w that tokens see, and the one among them that began as `start`."""
     own = _states(b, w, real, run, reverse, start, keys)
     if not causal and run is None:
         z, m = (None if x is None else x.unsqueeze(2) for x in own[4:])

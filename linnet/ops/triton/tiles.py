@@ -1,7 +1,7 @@
-"""What the kernels share: loading tiles of tokens, products in float32, and the sizes of tiles.
+"""Shared by the kernels: loading tiles of tokens, products in float32, and the sizes of tiles.
 
-A view is a pointer with its strides, so that tensors may lie in memory as they like, but for the last axis. Programs of
-axis 0 are pairs of a head (one of B * H) and a block of tokens. Optional tensors are None, which the compiler sees.
+A view is a pointer with its strides, so tensors may have any strides except in the last axis. Programs of axis 0 are
+pairs of a head (one of B * H) and a block of tokens. Optional tensors are None, which the compiler sees.
 """
 
 import torch
@@ -15,7 +15,7 @@ from linnet.ops.precision import FLOOR as _FLOOR
 
 FLOOR = tl.constexpr(_FLOOR)
 SPAN = 128  # tokens between two states
-PAST, FUTURE, BOTH, ALL = (tl.constexpr(sight) for sight in range(4))  # what a token sees; ALL: one state has it all
+PAST, FUTURE, BOTH, ALL = (tl.constexpr(sight) for sight in range(4))  # what a token sees; ALL: one state holds it
 
 
 @triton.jit
@@ -111,7 +111,7 @@ def outside(s, first, own, high, real, run, batch, N, C: tl.constexpr):  # type:
 
 @triton.jit
 def product(x, y, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x @ y, summed in float32; of half precision only where both are, for a sum rounded to it may overflow."""
+    """x @ y, summed in float32; in half precision only if both are, since rounding a sum to half may overflow."""
     if PRECISION != "ieee" and x.dtype == y.dtype:
         return tl.dot(x, y, input_precision=PRECISION)
     return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=PRECISION)
@@ -149,13 +149,13 @@ def view(x: Tensor) -> tuple[Tensor, int, int, int]:
 
 
 def padded(width: int) -> int:
-    """The power of two that holds a head's width; products want 16 at least."""
+    """The power of two that holds a head's width; products need at least 16."""
     return max(16, triton.next_power_of_2(width))
 
 
 def precision(dtype: torch.dtype) -> str:
-    """How float32 numbers are multiplied: as they are, or, where inputs are in half precision, with 10 bits.
+    """How float32 numbers are multiplied: exactly, or with 10 bits if inputs have half precision.
 
-    The interpreter multiplies bfloat16 wrongly, and must be given float32.
+    The interpreter multiplies bfloat16 wrongly, so it gets float32.
     """
     return "ieee" if dtype == torch.float32 or interpreted() else "tf32"

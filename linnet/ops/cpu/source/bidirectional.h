@@ -1,5 +1,5 @@
-// Bidirectional linear attention: all keys of a run are summed, then read by its queries. A row without runs may be cut
-// into spans, whose sums are joined before any query reads.
+// Bidirectional linear attention: all keys of a run are summed, then its queries read the sum. A row without runs may be
+// cut into spans, whose sums are added before any query reads.
 #pragma once
 
 #include "linear.h"
@@ -13,7 +13,7 @@ static void read_keys(const Head& h, int64_t t, int64_t M, float* S, Strip& x) {
     put(h.o, t, M, s.E, o, nullptr);
 }
 
-// dq from T; the same queries give to U.
+// dq from T; the same queries add to U.
 static void read_T(const Head& h, int64_t t, int64_t M, const float* T, float* U, Strip& x) {
     const Shape& s = h.s;
     const Rows g = h.upstream(t, M, false, x);
@@ -23,7 +23,7 @@ static void read_T(const Head& h, int64_t t, int64_t M, const float* T, float* U
     write(M, s.K, s.Dp, g, h.queries(t, M, true, x), U);
 }
 
-// dk and dv from U and, turned, V (D x E).
+// dk and dv from U and its transpose V (D x E).
 static void read_U(const Head& h, int64_t t, int64_t M, const float* U, const float* V, Strip& x) {
     const Shape& s = h.s;
     Out to = room(h.dk, t, s.D, x.o);
@@ -50,13 +50,13 @@ static inline void each(const Linear& p, const Item& item, float* states, int64_
     });
 }
 
-// With runs there is one span, and the first loop does all.
+// With runs there is one span, and the first loop does everything.
 extern "C" void linnet_bidirectional(const Linear* problem) {
     const Linear& p = *problem;
     const Shape s(p);
     const Plan plan(p.B, p.H, p.N, p.group, p.spans);
     const int64_t n = p.spans, size = s.forward();
-    Memory sums(p.B * p.H * n * size);  // of each head, one after another, and that again for each span
+    Memory sums(p.B * p.H * n * size);  // one per head, for each span
     float* sum = sums.take(0);
     const auto place = [&](const Item& item) { return sum + (item.span * p.B * p.H + item.first) * size; };
 #pragma omp parallel num_threads(p.threads)

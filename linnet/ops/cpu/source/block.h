@@ -1,9 +1,9 @@
-// Attention inside blocks of w tokens, softmax or ReLA: the scores of a strip of queries with all keys of their block.
+// Attention inside blocks of w tokens, softmax or ReLA, from the scores of a strip of queries with all keys of its block.
 //
 //   forward:   A = weights of scale q k^T,  o = (R A) v
 //   backward:  dA = R (g v^T),  dX = A (dA - sum_s A dA), for ReLA dA where A > 0,  dq = dX k,  dk = dX^T q,  dv = (R A)^T g
-// Nothing of the forward pass is stored: a block's scores are rebuilt, and so is R, which is 1, or with dropout 0 or
-// 1 / (1 - p), drawn from a seed for each pair of tokens. M5 and M6 of docs/math.md.
+// The forward pass stores nothing. The backward pass rebuilds the scores and R, which is 1, or with dropout 0 or
+// 1 / (1 - p), a hash of a seed and a pair of tokens. M5 and M6 of docs/math.md.
 #pragma once
 
 #include "hashing.h"
@@ -12,20 +12,20 @@
 #include <vector>
 
 struct Block {
-    Linear l;  // with masks.run the number of each token's block, or null: blocks of w tokens from the first
+    Linear l;  // masks.run holds the number of each token's block; null: blocks of w tokens from the first
     int64_t w, rela, causal;
     double scale;
-    int64_t join;  // results are halves of sums: forward of o and what is in l.g, backward of gradients and what is there
+    int64_t join;  // results are averaged: forward with l.g, backward with the gradients that are already there
     double dropout;
     int64_t seed;
 };
 
-struct Part {  // one block: tokens t .. t + n of row b; `from` .. `to` are they, and padding beside them
+struct Part {  // one block: tokens t .. t + n of row b; `from` .. `to` also has the padding beside them
     int64_t b, from, to, t, n;
 };
 
-// The blocks of all rows in order. Padding is left out where it would make a block longer than w, and after the last
-// real token of a row's or segment's last block, where no result is promised.
+// The blocks of all rows in order, without padding that would make a block longer than w, and without tokens after the
+// last real one of a row or segment, where no result is promised.
 static std::vector<Part> parts_of(const Block& p) {
     std::vector<Part> parts;
     const int64_t N = p.l.N;
@@ -44,7 +44,7 @@ static std::vector<Part> parts_of(const Block& p) {
     return parts;
 }
 
-// What one thread works with: a block of keys and values, also turned, a strip of scores, and draws of the keys.
+// The memory of one thread: a block of keys and values, also transposed, a strip of scores, and hashes of the keys.
 struct Room {
     Strip x;
     Memory memory;
@@ -59,7 +59,7 @@ struct Room {
     }
 };
 
-// Tokens t .. t + n without gaps, 0 where masked; rows, and their number, padded.
+// Tokens t .. t + n without gaps, 0 where masked; the rows and their number are padded.
 static void pack(const Row& x, int64_t t, int64_t n, int64_t width, const uint8_t* real, float* to) {
     const int64_t ld = padded(width);
     for (int64_t i = 0; i < padded(n); i++, to += ld) {
@@ -69,7 +69,7 @@ static void pack(const Row& x, int64_t t, int64_t n, int64_t width, const uint8_
     }
 }
 
-// `read` of the first columns of S, whose rows are ld apart.
+// `read` for the first columns of S, whose rows are ld apart.
 static inline void read_some(
     int64_t M, int64_t K, int64_t columns, int64_t ld, Rows a, const float* S, Out o, const float* gain, Ahead* ahead) {
     EACH_PANEL(wide(M), columns, read_panel<V>(M, K, a, S + j, ld, {o.p + j, o.ld}, gain, ahead))
@@ -87,7 +87,7 @@ struct BlockHead : Head {
         transpose(r.k, padded(part.n), s.D, s.Dp, r.kT, wp);
         for (int64_t c = 0; p.dropout != 0 && c < part.n; c += W) r.keys[c / W] = mixed(part.t + c);
     }
-    // The rows from query i on of the block that is next: of the next head, or after the last head of its tokens.
+    // The rows from query i on of the next block: that of the next head, or after the last head the next in the row.
     Ahead next_block(int64_t i, int64_t with_each_tile, std::initializer_list<View> tensors) const {
         const int64_t h = Head::i % p.l.H + 1, t = part.t + i + (h == p.l.H ? part.n : 0);
         Ahead ahead(with_each_tile);
@@ -97,10 +97,10 @@ struct BlockHead : Head {
         }
         return ahead;
     }
-    // How many keys of the block, padded, a strip that begins with query i of it needs.
+    // The padded number of keys that a strip beginning with query i of the block needs.
     int64_t columns(int64_t i, int64_t M) const { return padded(p.causal ? i + M : part.n); }
 
-    // The scores of query i, in place, as weights but for a factor, which is returned; what it does not see is 0.
+    // Turns the scores of query i into weights, in place, up to a factor, which it returns; unseen keys get 0.
     float weigh(int64_t i, int64_t columns, float* a) const {
         const int64_t n = p.causal ? i + 1 : part.n;
         const float blank = p.rela ? 0.0f : NEVER;
@@ -122,7 +122,7 @@ struct BlockHead : Head {
         return y == 0 ? 1 : 1 / y;  // M5
     }
 
-    // Which weights of query i stay, for the keys from c.
+    // Which weights of query i are kept, for the keys from c on.
     struct Kept {
         uint32_t row;
         uvec least;
@@ -133,7 +133,7 @@ struct BlockHead : Head {
         const uint32_t row = hashed(hashed(mix(uint32_t(p.seed)), uint32_t(Head::i)), uint32_t(part.t + i));
         return {row, uvec{} + threshold(p.dropout), r.keys.data()};
     }
-    float stretch() const { return float(1 / (1 - p.dropout)); }  // of the weights that stay
+    float stretch() const { return float(1 / (1 - p.dropout)); }  // of the weights that are kept
     void drop(int64_t i, int64_t M, Room& r) const {
         if (p.dropout == 0) return;
         for (int64_t j = 0; j < M; j++) {
@@ -144,7 +144,7 @@ struct BlockHead : Head {
         }
     }
 
-    // A of M queries, the first being number i, and the factors of its rows.
+    // A of the M queries from number i on, and the factors of its rows.
     void weights(int64_t i, int64_t M, const float* scale, Room& r, Ahead& ahead) const {
         const int64_t c = columns(i, M);
         const Rows x = take(q, part.t + i, M, s.D, false, nullptr, 0, r.x.q);
@@ -152,7 +152,7 @@ struct BlockHead : Head {
         for (int64_t j = 0; j < M; j++) r.x.gain[j] = weigh(i + j, c, r.A + j * wp);
     }
 
-    // dX of those queries from g v^T, both in X; R A with its factor. On the way a weight that is dropped has a minus.
+    // dX of those queries from g v^T, both in X, and R A with its factor. Meanwhile a dropped weight has a minus sign.
     template <bool DROPS>
     void slopes(int64_t i, int64_t M, Room& r) const {
         const int64_t c = columns(i, M);
@@ -183,7 +183,7 @@ struct BlockHead : Head {
         }
     }
 
-    // Where a strip's results may go, and from there to their place.
+    // Where a strip's results are written, and how they get from there to their place.
     Out space(const Row& to, int64_t t, int64_t width, float* copy) const {
         return p.join ? Out{copy, padded(width)} : room(to, t, width, copy);
     }
@@ -197,7 +197,7 @@ struct BlockHead : Head {
                 std::memcpy(y, x, width * 4);
         }
     }
-    // The padding that was left out sees nothing and is seen by nothing.
+    // The padding that was left out sees nothing, and nothing sees it.
     void clear(const Row& to, const Row& there, int64_t width) const {
         for (int64_t t = part.from; t < part.to; t++)
             for (int64_t e = 0; (t < part.t || t >= part.t + part.n) && e < width; e++)
@@ -205,12 +205,12 @@ struct BlockHead : Head {
     }
 };
 
-// f(head of a block, its thread's room), for all of them; `scale` for each row of a strip.
+// f(head of a block, memory of its thread) for all blocks; `scale` for each row of a strip.
 template <class F>
 static void each_block(const Block& p, F f) {
     const std::vector<Part> parts = parts_of(p);
     const int64_t items = int64_t(parts.size()) * p.l.H;
-    const int at_once = p.w > 256 ? 1 : 8;  // a large block is work enough, and there may be few
+    const int at_once = p.w > 256 ? 1 : 8;  // a large block is enough work for a thread, and there may be few
 #pragma omp parallel num_threads(p.l.threads)
     {
         Room r(Shape(p.l), p.w);

@@ -1,5 +1,5 @@
-// Causal linear attention. Rows are cut into spans where there are fewer rows than threads: then each span's own sums
-// are taken first, so that every span knows the state that it starts from.
+// Causal linear attention. If there are fewer rows than threads, rows are cut into spans. The sums of each span are then
+// computed first, so that every span knows the state it starts from.
 #pragma once
 
 #include "linear.h"
@@ -26,7 +26,7 @@ static void causal_dq(const Head& h, int64_t t, int64_t M, bool fresh, float* T,
     h.put_slopes(h.q, h.dq, t, M, dq, nullptr, x);
 }
 
-// dk and dv from the state U of later queries, and the same turned, V (D x E).
+// dk and dv from the state U of later queries and its transpose V (D x E).
 static void causal_dkv(const Head& h, int64_t t, int64_t M, bool fresh, float* U, float* V, Strip& x) {
     const Shape& s = h.s;
     if (fresh) std::fill(U, U + s.backward(), 0.0f), std::fill(V, V + s.D * s.Ep, 0.0f);
@@ -41,7 +41,7 @@ static void causal_dkv(const Head& h, int64_t t, int64_t M, bool fresh, float* U
     put(h.dv, t, M, s.E, to, h.real);
 }
 
-// The tokens of an item that are in the run of its last token (of its first): those whose state goes on.
+// The tokens of an item that share the run of its last (first) token: their state continues.
 static inline Item last_run(const int64_t* run, Item item) {
     while (run && run[item.t0] != run[item.t1 - 1]) item.t0++;
     return item;
@@ -51,7 +51,7 @@ static inline Item first_run(const int64_t* run, Item item) {
     return item;
 }
 
-// Whether the state before an item (after it) is that of the item's last (first) token too.
+// Whether the state before (after) an item also belongs to the item's last (first) token.
 static inline bool carries(const int64_t* run, const Item& item) {
     return !run || run[std::max<int64_t>(item.t0 - 1, 0)] == run[item.t1 - 1];
 }
@@ -64,7 +64,7 @@ extern "C" void linnet_causal(const Linear* problem) {
     const Shape s(p);
     const Plan plan(p.B, p.H, p.N, p.group, p.spans);
     const int64_t n = p.spans, size = s.forward();
-    Memory starts(n > 1 ? p.B * p.H * n * size : 0);  // of each head and span, one after another
+    Memory starts(n > 1 ? p.B * p.H * n * size : 0);  // one per head and span
     float* start = starts.take(0);
 #pragma omp parallel num_threads(p.threads)
     {

@@ -1,6 +1,6 @@
-// One token more: the features of q and k, the state after them and what the query reads there, in a single call.
-// A decoding step is little work, so that what counts is the number of calls and of passes over the state; the call
-// also looks at its tensors itself, through DLPack, for that takes a tenth of the time it takes in Python.
+// One decoding step in a single call: the features of q and k, the next state, and what the query reads from it.
+// A step is little work, so the number of calls and of passes over the state decides its time. The call also checks its
+// tensors itself, through DLPack, which takes a tenth of the time that Python needs.
 #pragma once
 
 #include "dlpack.h"
@@ -14,7 +14,7 @@ struct Step {  // what does not change from token to token
     int64_t H, D;
     int64_t phi;        // features: 0 elu, 1 1+elu, 2 exponential
     int64_t parts;      // of the state: bit n for the n-th of S, z, (S, z, m), start, moments
-    int64_t angles;     // how many of theta and u there are
+    int64_t angles;     // how many of theta and u exist
     int64_t srms;       // whether the merged heads are normed
     int64_t threads, small;
     double c2, c1, c0;  // lln's curve; c2 = 0: a line
@@ -25,7 +25,7 @@ struct Strides {
 };
 
 struct State {
-    float *S, *z;     // (B, H, D, E) and (B, H, D), or in S also z and m of each head: null is what is not there
+    float *S, *z;     // (B, H, D, E) and (B, H, D), or S also holds z and m of each head; null if absent
     int64_t* start;   // (B,): the token's position
     double* moments;  // (B, H, 6), of lln
 };
@@ -39,12 +39,12 @@ struct Tensors {
     const float *theta, *u;  // angles (D/2) and the reflection (D), or null
 };
 
-// The tensors of a step, looked at in the order (q, k, v, state, angles, o, next state).
+// The tensors of a step, checked in the order (q, k, v, state, angles, o, next state).
 class Look {
   public:
     Look(const Step& s, void* tuple) : s_(s), tuple_(tuple) {}
 
-    // Whether they are what the kernel takes.
+    // Whether the kernel takes them.
     bool operator()(Tensors& t) {
         Tensor x, y;
         if (!token(x, t.q, t.dq) || x.shape[3] != s_.D) return false;
@@ -99,8 +99,8 @@ struct Token {  // one head of one sequence
 };
 
 // R rows and V vectors of columns: S1[d,:] = keep[d] S[d,:] + b[d] v and y += sum_d a[d] S1[d,:]. All are read before
-// one is written: a new state often lies a whole number of pages and little more after the old one, and a processor
-// that has stores under way to what looks like the address of a load lets that load wait.
+// any is written: the new state often begins a whole number of pages and a few bytes after the old one, and a processor
+// delays a load whose address looks like that of a pending store.
 template <int R, int V, bool KEEP>
 SMALL void step_rows(
     int64_t E, const float* keep, const float* a, const float* b, const vec* x, const float* S, float* S1, vec* y) {
@@ -132,7 +132,7 @@ template <bool KEEP>
 static void step_state(
     int64_t D, int64_t E, const float* keep, const float* a, const float* b, const float* v, const float* S, float* S1,
     float* o) {
-    constexpr int V = W == 16 ? 4 : 2;  // so many that a line of the cache is touched once, and registers suffice
+    constexpr int V = W == 16 ? 4 : 2;  // enough to touch each cache line once, and few enough for the registers
     int64_t e = 0;
     for (; e + V * W <= E; e += V * W) step_columns<V, KEEP>(D, E, keep, a, b, v + e, S + e, S1 + e, o + e);
     for (; e + W <= E; e += W) step_columns<1, KEEP>(D, E, keep, a, b, v + e, S + e, S1 + e, o + e);
@@ -145,18 +145,18 @@ static void step_state(
     }
 }
 
-// cos and sin of t theta by turns, in double precision until they are rounded; theta has n entries.
+// cos and sin of t theta alternately, in double precision until rounded; theta has n entries.
 static inline void turns(double t, const float* theta, int64_t n, float* turn) {
-    const double magic = 6755399441055744.0;  // 1.5 * 2^52: a sum with it is rounded to a whole number
+    const double magic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to a whole number
     double farthest = 0;
     for (int64_t i = 0; i < n; i++) farthest = std::max(farthest, std::abs(t * theta[i]));
-    if (!(farthest < 1 << 28)) {  // beyond that the three parts of pi/2 below do not suffice
+    if (!(farthest < 1 << 28)) {  // beyond that, the three parts of pi/2 below are not enough
         for (int64_t i = 0; i < n; i++) turn[2 * i] = std::cos(t * theta[i]), turn[2 * i + 1] = std::sin(t * theta[i]);
         return;
     }
     for (int64_t i = 0; i < n; i++) {
         const double angle = t * theta[i], whole = angle * 0.63661977236758134 + magic, quarters = whole - magic;
-        double r = angle - quarters * 1.57079625129699707031;  // 24 bits each: their products are exact
+        double r = angle - quarters * 1.57079625129699707031;  // 24 bits each, so that their products are exact
         r -= quarters * 7.54978941586159635335e-8, r -= quarters * 5.39030252995776476554e-15;
         const double z = r * r;
         const double sin = r + r * z * (-1 / 6.0 + z * (1 / 120.0 + z * (-1 / 5040.0 + z * (1 / 362880.0 - z / 39916800.0))));
@@ -196,7 +196,7 @@ SMALL double deviation(const double* x) {
     return std::max(std::sqrt(std::max(variance, 0.0)), 1e-4);
 }
 
-// alpha and beta of the heads of sequence b, by turns. Heads are taken together: roots and quotients wait for each other.
+// alpha and beta of the heads of sequence b, alternately. All heads together: single roots and quotients would stall.
 static void scales(const Step& s, const Tensors& p, int64_t b, float* to) {
     for (int64_t h = 0; h < s.H; h++) {
         const Token x(s, p, b, h);
@@ -259,7 +259,7 @@ static void step(const Step& s, const Tensors& p, int64_t b) {
     if (s.srms) srms(p.o + b * s.H * p.E, s.H * p.E);
 }
 
-// 1 where the step is done, 0 where these tensors are not for it, or the environment asks for another backend.
+// 1 if the step is done, 0 if the kernel does not take these tensors or the environment asks for another backend.
 extern "C" int linnet_step(const Step* how, void* tuple) {
     const Step& s = *how;
     const char* backend = std::getenv("LINNET_BACKEND");
@@ -269,7 +269,7 @@ extern "C" int linnet_step(const Step* how, void* tuple) {
         for (int64_t b = 0; b < p.B; b++) step(s, p, b);
         return 1;
     }
-    void* const thread = s.python.leave();  // a long step does not keep other threads of Python waiting
+    void* const thread = s.python.leave();  // so that a long step does not block other Python threads
 #pragma omp parallel for num_threads(std::min(s.threads, p.B))
     for (int64_t b = 0; b < p.B; b++) step(s, p, b);
     s.python.come_back(thread);

@@ -1,4 +1,4 @@
-// Tensors of Python, looked at through DLPack: the table of functions that torch.Tensor has for libraries in C.
+// Access to Python's tensors through DLPack: the table of functions that torch.Tensor has for C libraries.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Table {  // `DLPackExchangeAPI`, version 1
     void* stream;
 };
 
-struct Python {  // what is needed of it, by address: the kernels are compiled without its headers
+struct Python {  // the functions that are needed, by address: the kernels are compiled without Python's headers
     const Table* tensors;
     void* (*item)(void* tuple, intptr_t i);  // PyTuple_GetItem
     void (*forget_error)();                  // PyErr_Clear
@@ -30,11 +30,11 @@ struct Python {  // what is needed of it, by address: the kernels are compiled w
     void (*come_back)(void*);                // PyEval_RestoreThread
 };
 
-// Tensor i of a tuple; false if it has no place in memory.
+// Tensor i of a tuple; false if it has no memory here.
 static inline bool look(const Python& python, void* tuple, int64_t i, Tensor& x) {
     void* const tensor = python.item(tuple, i);
     if (tensor && python.tensors->look(tensor, &x) == 0)
-        return x.device == 1 && x.data && x.strides;  // 1: in the CPU's memory
+        return x.device == 1 && x.data && x.strides;  // 1: CPU memory
     python.forget_error();
     return false;
 }
@@ -50,7 +50,7 @@ static inline T* address(const Tensor& x) {
     return reinterpret_cast<T*>(static_cast<char*>(x.data) + x.offset);
 }
 
-// Whether it has that shape, without gaps.
+// Whether it has that shape and no gaps.
 static inline bool has_shape(const Tensor& x, std::initializer_list<int64_t> shape) {
     if (x.ndim != static_cast<int64_t>(shape.size())) return false;
     int64_t step = 1;

@@ -1,4 +1,4 @@
-// Dropout of activations: y = R x with R drawn from a seed and a number's place, one pass; backward draws R again.
+// Dropout of activations in one pass: y = R x, where R is a hash of a seed and the place; backward hashes again.
 #pragma once
 
 #include "hashing.h"
@@ -12,7 +12,7 @@ struct Dropout {
     int64_t seed;
 };
 
-constexpr int64_t SHEET = 1 << 16;  // numbers whose places are counted together, so that counts fit 32 bits
+constexpr int64_t SHEET = 1 << 16;  // numbers that are counted together, so that counts fit 32 bits
 
 extern "C" void linnet_dropout(const Dropout* problem) {
     const Dropout p = *problem;

@@ -1,4 +1,4 @@
-// The bidirectional form of exponential.h: a strip's largest exponents are found before its tokens give to the state.
+// The bidirectional form of exponential.h: finds the largest exponents of a strip before its tokens add to the state.
 #pragma once
 
 #include "bidirectional.h"
@@ -19,7 +19,7 @@ PLAIN void scaled_keys(const ExpHead& h, int64_t t, int64_t M, int64_t c, float*
     for (int j = 0; j < V; j++) store(tops + j * W, top[j]);
 }
 
-// Those as weights relative to m, and their sums.
+// Turns these into weights relative to m, with their sums.
 template <int V>
 PLAIN void weigh_keys(int64_t M, const float* m, float* b, int64_t ld, float* sums) {
     vec peak[V], sum[V];
@@ -32,7 +32,7 @@ PLAIN void weigh_keys(int64_t M, const float* m, float* b, int64_t ld, float* su
     for (int j = 0; j < V; j++) store(sums + j * W, sum[j]);
 }
 
-// Weights b of a strip's keys relative to m, which is raised to the largest of them, and in x.q their sums; f as of
+// Weights b of a strip's keys relative to m, which is raised to the largest of them, with their sums in x.q; f as in
 // `raise`.
 static inline bool raise_keys(const ExpHead& h, int64_t t, int64_t M, float* m, Strip& x, Weights& w) {
     const Shape& s = h.s;
@@ -54,7 +54,7 @@ static void exp_write_keys(const ExpHead& h, int64_t t, int64_t M, float* S, flo
     write(M, s.D, s.Ep, {w.b, w.ld}, h.values(t, M, true, 0, x), S, &ahead);
 }
 
-// The weights of a strip's queries in w.a, and in x.gain what is left of 1 when divided by their sum with z.
+// The weights of a strip's queries in w.a, and the inverse of their sum with z in x.gain.
 static inline void weigh_queries(
     const ExpHead& h, int64_t t, int64_t M, const float* m, const float* z, float none, Strip& x, Weights& w) {
     for (int64_t i = 0; i < M; i++) {
@@ -78,7 +78,7 @@ static void exp_write_T(const ExpHead& h, int64_t t, int64_t M, float* T, float*
     write(M, h.s.K, h.s.Dp, h.values(t, M, false, 1, x), {w.b, w.ld}, T);
 }
 
-// dq from T; the same queries give to U, relative to the largest keys: what one weighs is at most 1 here as well.
+// dq from T. The same queries add to U, relative to the largest keys, so that each weight is at most 1 here too.
 static void exp_read_T(
     const ExpHead& h, int64_t t, int64_t M, const float* T, const float* m, float* U, Strip& x, Weights& w) {
     const Shape& s = h.s;
@@ -90,7 +90,7 @@ static void exp_read_T(
     write(M, s.K, s.Dp, g, {w.a, w.ld}, U, &ahead);
 }
 
-// dk and dv from U and, turned, V; `less` is -m.
+// dk and dv from U and its transpose V; `less` is -m.
 static void exp_read_U(
     const ExpHead& h, int64_t t, int64_t M, const float* U, const float* V, const float* less, Strip& x, Weights& w) {
     const Shape& s = h.s;
@@ -165,7 +165,7 @@ extern "C" void linnet_exp_bidirectional_backward(const Exponential* problem) {
 #pragma omp for schedule(dynamic)
         for (int64_t j = 0; j < plan.items; j++)
             each_run(e, plan[j], [&](const Item& item, bool first, bool last) {
-                const bool whole = !Head(e.l, item.first).run;  // then the outgoing state is what all queries read
+                const bool whole = !Head(e.l, item.first).run;  // then all queries read the outgoing state
                 const auto each_head = [&](auto f) {
                     for (int64_t i = item.first, k = 0; i < item.last; i++, k++)
                         f(i, Ts + k * s.backward(), Us + k * s.backward(), Vs + k * turned, tops + k * s.Dp,

@@ -1,13 +1,13 @@
 // Attention whose features are given as logarithms: o_t = sum_s sum_c e^(q_tc + k_sc) v_s, divided by the same without v.
 //
-// The state is relative to the largest key m_c of each channel, a query to r_t = max_c(q_tc + m_c): every weight is e^x
-// with x <= 0. A token that brings a larger key shrinks the state first; between two such tokens the inner loop is that
-// of linear attention. So nothing ever depends on a later key, not even by rounding. Backward, with
+// The state is relative to the largest key m_c of each channel, a query to r_t = max_c(q_tc + m_c), so every weight is
+// e^x with x <= 0. A token with a larger key first shrinks the state; between two such tokens the inner loop is that of
+// linear attention. So nothing ever depends on a later key, not even by rounding. Backward, with
 // x_tc = q_tc - r_t - ln den_t, h_t = g_t . o_t and one more column, -h of g and 1 of v:
 //   dq_tc = e^(x_tc + m_c) sum_e g_t[e] T[e,c]    T += v_s e^(k_s - m)
 //   dk_sc = e^(k_sc + p_c) sum_e v_s[e] U[e,c]    U += g_t e^(x_t - p), p_c the largest x_tc of the queries that see s
-//   dv_s  = sum_c e^(k_sc + p_c) V[c,:]           V the same, turned
-// Where all queries see all keys, p = -m will do.
+//   dv_s  = sum_c e^(k_sc + p_c) V[c,:]           V = U transposed
+// Where all queries see all keys, p = -m is enough.
 // M11 and M12 of docs/math.md.
 #pragma once
 
@@ -17,18 +17,18 @@
 #include <limits>
 
 constexpr float NEVER = -std::numeric_limits<float>::infinity();
-constexpr float FAINT = -40.0f;  // e^-40 cannot count beside 1; what is less is 0, for denormal numbers are slow
+constexpr float FAINT = -40.0f;  // e^-40 is negligible beside 1; smaller weights become 0, since denormal numbers are slow
 
 struct Exponential {
     Linear l;            // with normalize = 1; den holds ln den
     float *r;                    // (B, H, N)
     const float *m0;             // of the incoming state, (B, H, D), or null
     float *m1;                   // of the outgoing one
-    const float *alpha, *beta;   // what q and k are multiplied by, (B, H, N) or with `scales` = 1 (B, H, 1); or null
+    const float *alpha, *beta;   // factors of q and k, (B, H, N) or with `scales` = 1 (B, H, 1); or null
     int64_t scales;
 };
 
-// A strip's weights: of queries and keys, or of keys and queries.
+// The weights of a strip: of queries and keys, or of keys and queries.
 struct Weights {
     Memory memory;
     float *a, *b, *f, *ones;
@@ -66,7 +66,7 @@ SMALL bool raise(const float* x, int64_t Dp, float* peak, float* b, float* f) {
     return true;
 }
 
-// The rows (or columns) of a state that are relative to what was raised.
+// Shrinks the rows (or columns) of a state that are relative to what was raised.
 static inline void shrink_rows(float* S, int64_t rows, int64_t columns, const float* f) {
     for (int64_t d = 0; d < rows; d++)
         for (int64_t e = 0; f[d] != 1.0f && e < columns; e += W) store(S + d * columns + e, load(S + d * columns + e) * f[d]);
@@ -98,8 +98,8 @@ struct ExpHead : Head {
         for (int64_t c = 0; c < s.Dp; c += W) store(x + c, key(t, c));
     }
 
-    // Query t against keys whose largest are m: its weights a relative to the largest exponent, which is `highest`, and
-    // what they come to with z.
+    // The weights a of query t for keys whose maxima are m, relative to the largest exponent, `highest`; returns their
+    // sum with z.
     float weigh(int64_t t, const float* m, const float* z, float* a, float& highest) const {
         const float by = scale(alpha, t), *row = q.p + t * q.ld;
         vec top = vec{} + FLOOR, sum = vec{};
@@ -114,13 +114,13 @@ struct ExpHead : Head {
         }
         return total(sum);
     }
-    // The same, with r and ln den kept; gives what the result is multiplied by.
+    // The same, but keeps r and ln den; returns the factor of the result.
     float look(int64_t t, const float* m, const float* z, float* a) const {
         const float y = weigh(t, m, z, a, r[t]);
         den[t] = y == 0 ? std::numeric_limits<float>::infinity() : std::log(y);
         return y == 0 ? 1 : 1 / y;
     }
-    // x_t, which is what keys see of a query.
+    // x_t, the form in which keys see a query.
     void seen(int64_t t, float* x) const {
         for (int64_t c = 0; c < s.Dp; c += W)
             store(x + c, (query(t, c) - r[t]) - den[t]);
@@ -151,7 +151,7 @@ struct ExpHead : Head {
         }
         return {x.g, ld};
     }
-    // Results relative to a strip's weights, to their place.
+    // Moves results that are relative to a strip's weights to their place.
     void put_weighted(const Row& to, int64_t t, int64_t M, const float* y, const Weights& w, const float* scales) const {
         for (int64_t i = 0; i < M; i++) {
             const float by = scale(scales, t + i), *from = y + i * s.Dp, *a = w.a + i * w.ld;
@@ -163,13 +163,13 @@ struct ExpHead : Head {
     }
 };
 
-// The largest keys of a state, or with sign = -1 what stands for them among queries.
+// The largest keys of a state, or with sign = -1 their counterpart among queries.
 static inline void load_tops(const float* m, int64_t i, const Shape& s, float sign, float* to) {
     std::fill(to, to + s.Dp, FLOOR);
     for (int64_t d = 0; m && d < s.D; d++) to[d] = sign * std::max(m[i * s.D + d], FLOOR);
 }
 
-// U as the gradient of the outgoing state, whose keys are relative to m1; and from U that of the incoming one.
+// Loads the gradient of the outgoing state, relative to m1, into U; and saves that of the incoming state from U.
 static inline void load_gradient(const Exponential& e, int64_t i, const Shape& s, float* U, float* peak) {
     turn_state(Head(e.l, i), i, e.l.gS, e.l.gz, U);
     load_tops(e.l.gS || e.l.gz ? e.m1 : nullptr, i, s, -1, peak);

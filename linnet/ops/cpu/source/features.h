@@ -1,16 +1,16 @@
-// Features of a query or key, R_t H phi(x) with phi = elu or 1 + elu, and their gradients: made where they are used.
+// Features of a query or key, R_t H phi(x) with phi = elu or 1 + elu, and their gradients, computed where they are used.
 #pragma once
 
 #include "vector.h"
 
 struct Feature {
     int64_t phi;              // 0: elu, 1: 1 + elu
-    const float* turn;        // (B, N, D) or (N, D): cos and sin of t theta by turns; or null: no rotation
+    const float* turn;        // (B, N, D) or (N, D): cos and sin of t theta alternately; or null: no rotation
     int64_t turn_b;           // from sequence to sequence
     const float* u;           // (D,) of the reflection, or null
     const int64_t* position;  // t, (B, N) or (N,)
     int64_t position_b;
-    double* dtheta;           // (B, H, spans, D/2), what each adds to the gradient of theta; or null
+    double* dtheta;           // (B, H, spans, D/2), the share of each in the gradient of theta; or null
 };
 
 // n numbers at x, then zeros up to a whole vector.
@@ -33,7 +33,7 @@ static inline void reflect(const float* u, int64_t D, float* x) {
     for (int64_t d = 0; d < D; d++) x[d] -= twice * u[d];  // M4
 }
 
-// x turned, or with sign = -1 turned back. The halves of pairs change places by a shift of 64-bit numbers.
+// x rotated, or with sign = -1 rotated back. A shift of 64-bit numbers swaps the halves of pairs.
 SMALL vec turned(vec x, vec turn, float sign) {
     typedef uint64_t pairs __attribute__((vector_size(W * 4)));
     const auto swap = [](vec y) { const pairs p = reinterpret_cast<pairs>(y); return p << 32 | p >> 32; };
@@ -58,7 +58,7 @@ static inline void make_features(const Feature& f, const float* x, const float* 
     if (turn) rotate(turn, D, 1, y);
 }
 
-// The gradient g of features becomes that of x; what it says of theta is added to dtheta.
+// Turns the gradient g of features into that of x, and adds the gradient of theta to dtheta.
 static inline void pull_back(
     const Feature& f, const float* x, const float* turn, double position, int64_t D, float* g, double* dtheta) {
     alignas(64) float y[256];

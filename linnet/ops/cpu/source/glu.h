@@ -1,4 +1,4 @@
-// A gated unit, y = act(a) * b of rows [a, b], and its gradient, written as rows [da, db]: one pass each.
+// A gated linear unit, y = act(a) * b of rows [a, b], and its gradient, rows [da, db], in one pass each.
 #pragma once
 
 #include "vector.h"
@@ -13,13 +13,13 @@ struct Glu {
     float* dx;  // (rows, 2 width) without gaps
 };
 
-// act(a), and its slope, which the forward pass does not use. NaN and infinities go where torch lets them go.
+// act(a) and its slope, which the forward pass ignores. NaN and infinities propagate as in torch.
 SMALL vec activate(vec a, int64_t act, vec& slope) {
     if (act == 1) {
         slope = a <= 0.0f ? vec{} : vec{} + 1.0f;
         return most(a, vec{});
     }
-    const vec e = exp(a < 0.0f ? a : -a);  // at most 1: neither side of the sigmoid loses digits
+    const vec e = exp(a < 0.0f ? a : -a);  // at most 1, so that neither side of the sigmoid loses digits
     const vec t = 1.0f / (1.0f + e);
     const vec sigmoid = a < 0.0f ? e * t : t, rest = a < 0.0f ? t : e * t;
     slope = sigmoid * (1.0f + a * rest);
@@ -41,7 +41,7 @@ SMALL void store_some(float* p, vec x, int64_t n) {
         std::memcpy(p, &x, n * 4);
 }
 
-// f(where a vector begins, how many numbers it has): the last of a row ends where the row does, over the one before.
+// f(start, count) for the vectors of a row: the last one ends where the row ends and overlaps the one before.
 template <class F>
 SMALL void each_vector(int64_t width, F f) {
     const int64_t n = std::min<int64_t>(width, W);
@@ -71,7 +71,7 @@ extern "C" void linnet_glu_backward(const Glu* problem) {
             const vec v = load_some(g + i, n), h = v * load_some(b + i, n);
             vec slope;
             store_some(db + i, v * activate(load_some(a + i, n), p.act, slope), n);
-            const vec kept = p.act == 1 ? (slope == 0.0f ? vec{} : h) : h * slope;  // relu stops even a NaN, as torch's
+            const vec kept = p.act == 1 ? (slope == 0.0f ? vec{} : h) : h * slope;  // relu stops even a NaN, as in torch
             store_some(da + i, kept, n);
         });
     }

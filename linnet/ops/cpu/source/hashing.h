@@ -1,4 +1,4 @@
-// Random numbers as a function of a seed and of coordinates: those of linnet/ops/hashing.py.
+// Random numbers as a function of a seed and coordinates, the same as in linnet/ops/hashing.py.
 #pragma once
 
 #include "vector.h"
@@ -10,15 +10,15 @@ SMALL T mix(T x) {
     return x ^ (x >> 16);
 }
 
-// The draw at one more coordinate.
+// The hash h extended by one coordinate.
 SMALL uint32_t hashed(uint32_t h, uint32_t x) { return mix(h ^ mix(x)); }
 
-// What the draws at s, s + 1, ... have in common for every h: hashed(h, s) = mix(mixed(s) ^ h).
+// The part of the hashes at s, s + 1, ... that every h shares: hashed(h, s) = mix(mixed(s) ^ h).
 SMALL uvec mixed(int64_t s) {
     uvec x;
     for (int i = 0; i < W; i++) x[i] = uint32_t(s) + i;
     return mix(x);
 }
 
-// A draw below this drops, which happens with probability p.
+// A hash is below this, and so drops, with probability p.
 SMALL uint32_t threshold(double p) { return uint32_t(p * 4294967296.0); }

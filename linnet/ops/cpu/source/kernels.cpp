@@ -1,4 +1,4 @@
-// What is compiled: every kernel, behind plain C functions that take one pointer to a problem.
+// The file to compile: every kernel, behind plain C functions that take one pointer to a problem.
 #include "bidirectional.h"
 #include "block.h"
 #include "causal.h"
@@ -21,7 +21,7 @@ extern "C" int linnet_openmp() { return 1; }
 extern "C" int linnet_openmp() { return 0; }
 #endif
 
-// Tried once after compilation, in a process of its own: 0 where the kernels run and are right on this processor.
+// Runs once after compilation, in a separate process: 0 if the kernels run and are right on this processor.
 extern "C" int linnet_check() {
     constexpr int64_t N = 70, D = 12;
     Memory memory(N * D + D * D);

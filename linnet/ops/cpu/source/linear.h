@@ -1,10 +1,10 @@
 // Linear attention, o_t = sum_s (q_t . k_s) v_s, forward and backward, causal and not.
 //
-// With K = E + 1 rows where the normalizer is wanted (a last column of v that is 1), else K = E, the gradients are
+// With K = E + 1 rows if there is a normalizer (a last column of v that is 1), else K = E, the gradients are
 //   dq_t = sum_e g_t[e] T[e,:]    T += v_s k_s^T over the keys that t sees
 //   dk_s = sum_e v_s[e] U[e,:]    U += g_t q_t^T over the queries that see s
 //   dv_s = sum_d k_s[d] U[:,d]
-// Both states are K x D: one thread's share of memory is small, and nothing of the forward pass is stored.
+// Both states are K x D: each thread needs little memory, and the forward pass stores nothing.
 #pragma once
 
 #include "features.h"
@@ -21,7 +21,7 @@ struct Linear {
     float *S1, *z1;                // the outgoing one
     const float *gS, *gz;          // its gradient, or null
     float *dS, *dz;                // the gradient of the incoming one
-    const Feature* feature;        // what q and k are turned into, or null
+    const Feature* feature;        // the features to make of q and k, or null
 };
 
 struct Shape {  // sizes of states
@@ -33,7 +33,7 @@ struct Shape {  // sizes of states
     int64_t backward() const { return K * Dp; }
 };
 
-// What one thread works with: a strip of each tensor.
+// The memory of one thread: a strip of each tensor.
 struct Strip {
     Memory memory;
     float *q, *k, *v, *g, *o, *y, *gain;
@@ -84,7 +84,7 @@ struct Head {
                 make_features(*p.feature, x.p + (t + j) * x.ld, turn(t + j), s.D, to + j * ld);
         return {to, ld};
     }
-    // Gradients of a strip's queries or keys to their place, as those of what the features were made of.
+    // Moves gradients of a strip's queries or keys to their place, as gradients of the inputs of the features.
     void put_slopes(
         const Row& x, const Row& to, int64_t t, int64_t M, Out g, const uint8_t* real_, const Strip& strip) const {
         const Feature* f = p.feature;
@@ -96,7 +96,7 @@ struct Head {
             }
         put(to, t, M, s.D, g, real_);
     }
-    // The gradient of the numerator, and in column E that of the normalizer.
+    // The gradient of the numerator, with that of the normalizer in column E.
     Rows upstream(int64_t t, int64_t M, bool vectors, Strip& x) const {
         if (!p.normalize) return take(g, t, M, s.E, vectors, nullptr, 0, x.g);
         const int64_t ld = padded(s.E + 1);
@@ -109,7 +109,7 @@ struct Head {
         }
         return {x.g, ld};
     }
-    // The normalizers of a strip, and z after it; `own`: each token is added before it is served.
+    // The normalizers of a strip, and z after it; `own`: each token is added before it reads.
     void normalizers(int64_t t, int64_t M, Rows q_, Rows k_, bool own, float* z, float* gain) const {
         for (int64_t i = 0; i < M; i++) {
             if (own) add(z, k_.p + i * k_.ld, s.D);
@@ -134,7 +134,7 @@ static inline void save_state(const Head& h, int64_t i, const float* S) {
     if (h.p.normalize) std::copy_n(S + s.D * s.Ep, s.D, h.p.z1 + i * s.D);
 }
 
-// T or U (K x D) of a state (D x E) and z, either of which may be absent.
+// T or U (K x D) of a state (D x E) and z; either may be absent.
 static inline void turn_state(const Head& h, int64_t i, const float* S, const float* z, float* T) {
     const Shape& s = h.s;
     std::fill(T, T + s.backward(), 0.0f);
@@ -148,7 +148,7 @@ static inline void save_gradient(const Head& h, int64_t i, const float* U) {
     if (h.p.dz && h.p.normalize) std::copy_n(U + s.E * s.Dp, s.D, h.p.dz + i * s.D);
 }
 
-// What a strip's keys give to S and z, and to T; what its queries give to U.
+// What the keys of a strip add to S, z and T, and its queries to U.
 static inline void write_keys(const Head& h, int64_t t, int64_t M, float* S, Strip& x) {
     const Rows k = h.keys(t, M, false, x);
     write(M, h.s.D, h.s.Ep, k, h.values(t, M, true, 0, x), S);

@@ -1,5 +1,5 @@
-// Sums and sums of squares of each token's entries, or of all tokens', in double precision: what the deviations of lln
-// are made of.
+// Sums and sums of squares of the entries of each token, or of all tokens, in double precision, from which lln computes
+// its deviations.
 #pragma once
 
 #include "rows.h"
@@ -14,7 +14,7 @@ struct Moments {
 typedef double wide_vec __attribute__((vector_size(W * 4)));
 typedef float half_vec __attribute__((vector_size(W * 2), aligned(4), may_alias));
 
-// Sums of many rows, which stay apart in lanes until the end.
+// Sums of many rows, kept in separate lanes until the end.
 struct Sums {
     wide_vec sum[2] = {}, square[2] = {};
     double rest[2] = {};

@@ -1,4 +1,4 @@
-// SRMS over all heads of a token: y = x / (rms(x) + eps), and its gradient from y, so that x need not be kept.
+// SRMS over all heads of a token: y = x / (rms(x) + eps), and its gradient from y, so that x is not kept.
 #pragma once
 
 #include "rows.h"

@@ -1,4 +1,4 @@
-// Rotary positions: every token's adjacent pairs turned, or turned back, in one pass.
+// Rotary positions: rotates the adjacent pairs of every token, or rotates them back, in one pass.
 #pragma once
 
 #include "features.h"
@@ -7,7 +7,7 @@
 struct Rotate {
     int64_t B, H, N, D, threads, back;
     View x, y;
-    const float* turn;  // (B, N, D) or (N, D): cos and sin of t theta by turns
+    const float* turn;  // (B, N, D) or (N, D): cos and sin of t theta alternately
     int64_t turn_b;     // from sequence to sequence
 };
 

@@ -1,4 +1,4 @@
-// From tensors to rows that the inner loop can read: strides, masks, runs, and what is shared between threads.
+// Turns tensors into rows that the inner loop can read: strides, masks, runs, and the split between threads.
 #pragma once
 
 #include "sweep.h"
@@ -26,8 +26,8 @@ static inline const uint8_t* real_row(const Masks& masks, int64_t b, int64_t N) 
     return masks.real ? masks.real + b * N : nullptr;
 }
 
-// A strip's tokens t .. t + M of a row, in place if that will do, else copied. Copies have zeros for masked tokens, and
-// after the last column `last` (1 for real tokens) and zeros: rows of vectors must be padded, rows of scalars need not.
+// Tokens t .. t + M of a row, in place where possible, else copied. Copies have zeros for masked tokens, and after the
+// last column `last` (1 for real tokens) and zeros: rows of vectors must be padded, rows of scalars need not be.
 static inline Rows take(
     const Row& x, int64_t t, int64_t M, int64_t width, bool vectors, const uint8_t* real, float last, float* copy) {
     const bool masked = real && std::memchr(real + t, 0, M);
@@ -43,7 +43,7 @@ static inline Rows take(
     return {copy, ld};
 }
 
-// Where a strip's results go: to their place, if vectors end where rows do, else to a copy that `put` brings there.
+// Where a strip writes its results: in place if vectors end where rows do, else to a copy that `put` moves there.
 static inline Out room(const Row& x, int64_t t, int64_t width, float* copy) {
     if (width % W) return {copy, padded(width)};
     return {x.p + t * x.ld, x.ld};
@@ -59,7 +59,7 @@ static inline void put(const Row& x, int64_t t, int64_t M, int64_t width, Out o,
     }
 }
 
-// The rows from t on, of tensors as wide as the widest of them.
+// The rows from t on, all as wide as the widest tensor.
 static inline Ahead ahead_of(int64_t t, int64_t with_each_tile, int64_t width, std::initializer_list<Row> rows) {
     Ahead ahead(with_each_tile);
     for (const Row& x : rows) ahead.want(x.p + t * x.ld, x.ld, width);
@@ -69,8 +69,8 @@ static inline Ahead ahead_of(int64_t t, int64_t with_each_tile, int64_t width, s
 static inline Rows reversed(Rows x, int64_t M) { return {x.p + (M - 1) * x.ld, -x.ld}; }
 static inline Out reversed(Out x, int64_t M) { return {x.p + (M - 1) * x.ld, -x.ld}; }
 
-// The work of a call in items for threads: a few heads of one sequence, and a span of its tokens. Heads that lie
-// interleaved in memory are taken together, strip by strip: alone, each would touch every page of the tensor.
+// The work of a call as items for threads: a few heads of one sequence and a span of its tokens. Heads that are
+// interleaved in memory are processed together, strip by strip: alone, each would touch every page of the tensor.
 struct Item {
     int64_t first, last, span, t0, t1;  // heads first .. last of all B * H, tokens t0 .. t1
 };
@@ -86,7 +86,7 @@ struct Plan {
     }
 };
 
-// Each strip of the item's tokens in order, or from the last: f(t, M, whether another run came before it).
+// f(t, M, whether another run came before) for each strip of the item's tokens, in order or from the last.
 template <class F>
 static inline void each_strip(const int64_t* run, const Item& item, F f) {
     for (int64_t t = item.t0, e; t < item.t1; t = e) {

@@ -2,9 +2,9 @@
 //
 //   write: S[d,:] += b_t[d] w_t[:]        read: o_t[:] = gain_t sum_d a_t[d] S[d,:]
 //
-// A token writes before it reads. With (a, b, w) = (q, k, v) this is causal attention; its gradients are the same loop
-// with other roles. It costs 4 K E a token and nothing for the pairs of a chunk, and runs at the speed of a matrix
-// product, since T tokens share each load and store of S, a few columns of which stay in the first-level cache.
+// A token writes before it reads. With (a, b, w) = (q, k, v) this is causal attention; its gradients use the same loop
+// with other roles. It costs 4 K E per token, nothing for the pairs of a chunk, and runs at the speed of a matrix
+// product: T tokens share each load and store of S, and a few of its columns stay in the first-level cache.
 #pragma once
 
 #include "vector.h"
@@ -14,7 +14,7 @@ constexpr int TOKENS = 4, MANY = 8, WIDE = 4;  // 32 registers
 #else
 constexpr int TOKENS = 2, MANY = 4, WIDE = 2;  // 16
 #endif
-constexpr int STRIP = 32;  // tokens that pass over one panel of columns before the next panel's turn
+constexpr int STRIP = 32;  // tokens that pass over one panel of columns before the next panel
 
 struct Rows {  // row t is at p + t * ld; ld < 0 where time runs backward
     const float* p;
@@ -29,9 +29,9 @@ struct Out {
 static inline Rows from(Rows x, int64_t i) { return {x.p + i * x.ld, x.ld}; }
 static inline Out from(Out x, int64_t i) { return {x.p + i * x.ld, x.ld}; }
 
-// The rows of the next strip, of each tensor that it reads or writes: brought near while this strip is worked on, some
-// with every tile, for all at once would stand in the way. A processor by itself does not guess them, and where tensors
-// do not fit the cache a third of the time was spent waiting. There need be no such rows.
+// Prefetches the rows of the next strip, of each tensor that it reads or writes, a few with every tile: all at once would
+// block other loads. A processor does not predict them by itself, and with tensors larger than the cache it spent a third
+// of the time waiting. The rows need not exist.
 class Ahead {
   public:
     explicit Ahead(int64_t with_each_tile) : step_(with_each_tile) {}
@@ -40,7 +40,7 @@ class Ahead {
         if (done_ >= STRIP) return;
         for (int i = 0; i < n_; i++)
             for (int64_t t = done_; t < done_ + step_; t++)
-                for (int64_t c = 0; c < wanted_[i].width; c += 16)  // 16 numbers are a line of the cache
+                for (int64_t c = 0; c < wanted_[i].width; c += 16)  // 16 numbers fill a cache line
                     __builtin_prefetch(wanted_[i].p + t * wanted_[i].ld + c, 0, 2);
         done_ += step_;
     }
@@ -133,7 +133,7 @@ PLAIN void read_panel(
 template <int V>
 PLAIN void write_panel(int64_t M, int64_t K, Rows b, Rows w, float* S, int64_t ldS, Ahead* ahead) {
     int64_t d = 0;
-    // A last row alone would wait for itself: it goes with those before it.
+    // A single last row would wait for its own results, so it joins the rows before it.
     for (; d + MANY <= K && d + MANY + 1 != K; d += MANY) {
         bring_some(ahead);
         write_tile<MANY, V>(M, {b.p + d, b.ld}, w, S + d * ldS, ldS);
@@ -158,9 +158,9 @@ PLAIN void write_panel(int64_t M, int64_t K, Rows b, Rows w, float* S, int64_t l
         }                                                                 \
     }
 
-// M tokens over S (K x columns, a multiple of W): both, or writing or reading only. A token alone has no others to
-// share its loads with: then more columns at once keep the processor busy. Else many rows and two vectors of columns
-// do, since a number that goes to all lanes is cheaper to load than a vector.
+// M tokens over S (K x columns, a multiple of W): write and read, or only one of them. A single token shares its loads
+// with no other, so more columns at once keep the processor busy. Otherwise many rows and two vectors of columns do: a
+// number that goes to all lanes is cheaper to load than a vector.
 static inline int wide(int64_t rows) { return rows < TOKENS ? WIDE : 2; }
 
 static inline void write_read(

@@ -1,4 +1,4 @@
-// Vectors of the widest kind that the compiler may use, and small pieces of memory, from one source for every processor.
+// The widest vectors that the compiler may use, and small pieces of memory: one source for every processor.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ constexpr int W = 8;
 constexpr int W = 4;
 #endif
 
-constexpr float FLOOR = -1e30f;  // the largest of no exponents
+constexpr float FLOOR = -1e30f;  // stands for the maximum of no exponents
 
 typedef float vec __attribute__((vector_size(W * 4)));
 typedef int32_t ivec __attribute__((vector_size(W * 4)));
@@ -32,10 +32,10 @@ SMALL vec least(vec a, vec b) { return b < a ? b : a; }
 
 // e^x = 2^n e^r with n whole and |r| <= ln(2)/2, as 2^n + 2^n (e^r - 1): `rest` is e^r - 1. x is at least -87.
 SMALL vec power(vec x, vec& rest) {
-    const float magic = 12582912.0f;  // 1.5 * 2^23: a sum with it is rounded to a whole number, its lowest bits
+    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number, which is in the lowest bits
     const vec whole = x * 1.44269504089f + magic, n = whole - magic;
     const vec r = (x - n * 0.693359375f) + n * 2.12194440055e-4f;  // ln 2 in two parts, n times the first is exact
-    vec p = r * 1.3814598e-3f + 8.3687166e-3f;  // (e^r - 1 - r) / r^2, off by 4e-9 of e^r at most
+    vec p = r * 1.3814598e-3f + 8.3687166e-3f;  // (e^r - 1 - r) / r^2, with an error of at most 4e-9 of e^r
     p = p * r + 0.041668389f;
     p = p * r + 0.16666521f;
     p = p * r + 0.49999994f;
@@ -51,7 +51,7 @@ SMALL vec exp(vec x) {
     return x < -87.0f ? vec{} : y;
 }
 
-// 1 + elu(x), or elu(x), without a loss where x is small.
+// 1 + elu(x), or elu(x), without loss of precision for small x.
 SMALL vec elu(vec x, bool plus_one) {
     vec rest;
     const vec scale = power(most(least(x, vec{}), vec{} - 87.0f), rest);
@@ -59,10 +59,10 @@ SMALL vec elu(vec x, bool plus_one) {
     return x > 0.0f ? (plus_one ? x + 1.0f : x) : y;
 }
 
-// The next multiple of W: what rows of vectors are padded to.
+// The next multiple of W, to which rows of vectors are padded.
 static inline int64_t padded(int64_t width) { return (width + W - 1) / W * W; }
 
-// Floats on a cache line's boundary, freed at the end of a scope.
+// Floats aligned to a cache line, freed at the end of the scope.
 class Memory {
   public:
     explicit Memory(int64_t floats) : data_(nullptr) {
@@ -72,7 +72,7 @@ class Memory {
     ~Memory() { std::free(data_); }
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
-    float* take(int64_t floats) {  // the next piece, itself on a boundary of vectors
+    float* take(int64_t floats) {  // the next piece, aligned to vectors
         float* piece = data_ + used_;
         used_ += padded(floats);
         return piece;
@@ -83,7 +83,7 @@ class Memory {
     int64_t used_ = 0;
 };
 
-// The N numbers of a vector joined by f, half with half.
+// Reduces the N numbers of a vector with f, half with half.
 template <class E, int N>
 struct Lanes {
     typedef E type __attribute__((vector_size(N * sizeof(E))));
