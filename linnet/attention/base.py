@@ -15,6 +15,7 @@ from linnet.attention.rows import Kernel, weight_rows
 from linnet.config import Settings, parse_section
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops.masks import Layout, check_qkv, check_state, layout
+from linnet.ops.memory import Maybe
 from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
 
@@ -64,9 +65,7 @@ class Core(nn.Module):
         """Whether one matrix of weights per head describes the mechanism with its options."""
         return True
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe = None, segments: Maybe = None) -> Tensor:
         """o (B,H,N,E) of q, k (B,H,N,D) and v (B,H,N,E)."""
         return self.run(q, k, v, self.layout(q, k, v, key_mask, segments), self.causal)
 
@@ -76,12 +75,12 @@ class Core(nn.Module):
             raise UnsupportedError(f"{self.name} has no causal form")
         return self.finish(self.attend(q, k, v, where, causal)).to(v.dtype)
 
-    def layout(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, segments: Tensor | None) -> Layout:
+    def layout(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, segments: Maybe) -> Layout:
         """Where the tokens stand, once per call, or a one-line error for tensors that do not fit this core."""
         self._check(q, k, v, segments)
         return layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
 
-    def _check(self, q: Tensor, k: Tensor, v: Tensor, segments: Tensor | None) -> None:
+    def _check(self, q: Tensor, k: Tensor, v: Tensor, segments: Maybe) -> None:
         """One-line errors for tensors that do not fit this core."""
         _, H, _ = check_qkv(q, k, v)
         if (H, q.shape[3]) != (self.heads, self.head_dim):
@@ -90,12 +89,7 @@ class Core(nn.Module):
             raise UnsupportedError(f"{self.name} does not support segments: give each sequence a row of its own")
 
     def weights(
-        self,
-        q: Tensor,
-        k: Tensor,
-        key_mask: Tensor | None = None,
-        segments: Tensor | None = None,
-        normalize: bool = False,
+        self, q: Tensor, k: Tensor, key_mask: Maybe = None, segments: Maybe = None, normalize: bool = False
     ) -> Tensor:
         """Dense A (B,H,N,N), for which A @ v is the output before any norm; `normalize`: rows divided by their sum."""
         A = self.dense(q, k, self.layout(q, k, k, key_mask, segments), self.causal)
@@ -129,7 +123,7 @@ class Core(nn.Module):
         return o
 
     def prefill(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None, state: State | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe = None, state: State | None = None
     ) -> tuple[Tensor, State]:
         """A causal `forward` from a state, and the state after the last real token."""
         self._check(q, k, v, None)
@@ -212,12 +206,12 @@ class Mixer(nn.Module):
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, key_mask: Maybe = None, segments: Maybe = None) -> Tensor:
         """y (B,N,M) of x (B,N,M)."""
         self._check(x)
         return self._merge(self.core(*self._split(x), key_mask=key_mask, segments=segments), x)
 
-    def prefill(self, x: Tensor, key_mask: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
+    def prefill(self, x: Tensor, key_mask: Maybe = None, state: State | None = None) -> tuple[Tensor, State]:
         """y, and the state after the last real token; `state` continues an earlier prefill or step."""
         self._check(x)
         o, state = self.core.prefill(*self._split(x), key_mask=key_mask, state=state)
@@ -229,9 +223,7 @@ class Mixer(nn.Module):
         o, state = self.core.step(*self._split(x_t), state)
         return self._merge(o, x_t), state
 
-    def weights(
-        self, x: Tensor, normalize: bool = False, key_mask: Tensor | None = None, segments: Tensor | None = None
-    ) -> Tensor:
+    def weights(self, x: Tensor, normalize: bool = False, key_mask: Maybe = None, segments: Maybe = None) -> Tensor:
         """Dense attention weights (B,H,N,N) before any norm; `normalize`: rows divided by their sum."""
         self._check(x)
         q, k, _ = self._split(x)

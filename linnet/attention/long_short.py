@@ -232,7 +232,7 @@ class LongShortAttention(Core):
         """A state whose parts agree, or the empty one."""
         if state is not None:
             if not state[0].shape[2] == state[1].shape[2] == state[2].shape[1]:
-                raise InputError("state holds unequal numbers of landmarks, values and flags: they must be equal")
+                raise InputError("state holds landmarks, values and flags of different numbers: these must be equal")
             return state
         B, H, p = k.shape[0], k.shape[1], 2 * self._page
         none = torch.zeros(B, p, dtype=torch.bool, device=k.device)

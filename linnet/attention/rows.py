@@ -1,14 +1,11 @@
 """A few rows of the attention weights at a time, for instruments that read texts too long for all of them."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from linnet.ops.masks import layout
-
-if TYPE_CHECKING:
-    from linnet.attention.base import Core
+from linnet.ops.masks import Layout, layout
 
 LARGEST = 300.0  # the logarithm of the largest score, so that sums of scores stay finite
 
@@ -21,7 +18,19 @@ class Kernel(NamedTuple):
     divided: bool
 
 
-def weight_rows(core: "Core", q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+class Weighing(Protocol):
+    """What rows need of a core."""
+
+    causal: bool
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor: ...
+
+    def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor: ...
+
+    def kernel(self, q: Tensor, k: Tensor) -> Kernel | None: ...
+
+
+def weight_rows(core: Weighing, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
     """Rows `start` to `stop` of a core's weights, (B,H,stop-start,N), for an unpadded batch.
 
     Without features they are the gradient of the output with respect to the values, so every mechanism has them.
