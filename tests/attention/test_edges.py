@@ -51,7 +51,7 @@ def test_angles_stay_float32_in_a_half_model() -> None:
 
 
 def test_one_plus_elu_does_not_cancel_in_half_precision() -> None:
-    from linnet.attention.elu import phi
+    from linnet.ops.features import one_plus_elu as phi
 
     x = torch.tensor([-12.0, -6.5, 0.0, 3.0])
     exact = torch.tensor([6.1442124e-06, 1.5034392e-03, 1.0, 4.0])

@@ -8,13 +8,15 @@ from torch import Tensor
 
 import linnet
 from linnet.attention.performer import orthogonal_features
+from linnet.ops.masks import layout
 from linnet.testing import check_attention, difference
 
 
 def estimate(q: Tensor, k: Tensor, m: int) -> Tensor:
     """phi(q) . phi(k) by m features, the query's |q|^2 / 2 included, which the mechanism may leave out."""
     core = linnet.create_attention("performer", heads=1, head_dim=q.shape[1], causal=False, features=m)
-    log_q, log_k = (x[0, 0] for x in core._log_features(q[None, None], k[None, None]))
+    where = layout(1, len(q), None, None, q.device)
+    log_q, log_k = (x[0, 0] for x in core.log_features(q[None, None], k[None, None], where, False).products())
     log_q = log_q - q.square().sum(dim=1, keepdim=True) * q.shape[1] ** -0.5 / 2
     return log_q.exp() @ log_k.exp().mT / m
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import linnet
-from linnet.attention.elu import phi
 from linnet.errors import InputError
 from linnet.instruments.base import of_mixer
 from linnet.instruments.gradient_bound import (
@@ -14,6 +13,7 @@ from linnet.instruments.gradient_bound import (
     softmax_gradient,
     unbounded,
 )
+from linnet.ops.features import one_plus_elu as phi
 from linnet.ops.rms import srms
 from linnet.registry import INSTRUMENT
 
