@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from linnet.attention.relative import kept_angles
 from linnet.attention.rows import Kernel, weight_rows
 from linnet.config import Settings, parse_section
 from linnet.errors import InputError, UnsupportedError
@@ -150,7 +149,7 @@ class Core(nn.Module):
     def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
         """A whole step in one call of a kernel, which checks its arguments itself; None where it does not take them."""
         stepper = self.stepper
-        return None if stepper is None else stepper.step(q, k, v, state, *kept_angles(self))
+        return None if stepper is None else stepper.step(q, k, v, state)
 
     def _checked_state(self, state: State | None, v: Tensor) -> State | None:
         """A state of the right shapes, converted back to the types that this mechanism keeps."""

@@ -17,6 +17,7 @@ from linnet.errors import InputError
 from linnet.ops.cpu.decode import Mechanism, Stepper
 from linnet.ops.features import EluFeatures
 from linnet.ops.masks import Layout
+from linnet.ops.precision import State
 from linnet.ops.rms import rms, srms
 from linnet.registry import ATTENTION
 
@@ -81,6 +82,10 @@ class NormAttention(FeatureCore):
     def features(self, where: Layout) -> EluFeatures:
         theta, u = self.positions.angles_and_mirror(where.position.device)
         return EluFeatures(self.options.phi, theta, u, where.position)
+
+    def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
+        stepper = self.stepper
+        return None if stepper is None else stepper.step(q, k, v, state, *kept_angles(self))
 
     def finish(self, o: Tensor) -> Tensor:
         return self.xnorm(o)

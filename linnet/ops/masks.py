@@ -6,7 +6,7 @@ Masked tokens before the first and after the last real token belong to the runs 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -37,7 +37,8 @@ class Layout:
         """The same tokens, standing after `start` (B,) earlier positions."""
         if start is None:
             return self
-        return replace(self, position=self.position + start[:, None], length=self.lengths(len(start)) + start)
+        length = self.lengths(len(start)) + start
+        return Layout(self.real, self.run, self.position + start[:, None], length)
 
 
 def layout(B: int, N: int, key_mask: Tensor | None, segments: Tensor | None, device: torch.device) -> Layout:

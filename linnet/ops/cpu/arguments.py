@@ -32,11 +32,16 @@ def check(op: str, **tensors: tuple[Maybe, tuple[int, ...]]) -> None:
             kind = "" if dtype is None else f"{dtype} "
             found, allowed = f"{x.dtype} {tuple(x.shape)} on {x.device}", f"{kind}{tuple(shape)} on cpu"
             raise InputError(f"{op}: {name} is {found}: it must be {allowed}, and stay so until the backward pass")
-        strides = x.stride()
-        last = x.storage_offset() + sum(map(mul, strides, shape)) - sum(strides)
-        if x.untyped_storage().nbytes() <= last * x.itemsize and 0 not in shape:
-            held = x.untyped_storage().nbytes()
-            raise InputError(f"{op}: the storage of {name} has {held} bytes: it must hold {(last + 1) * x.itemsize}")
+        held = x.untyped_storage().nbytes()
+        used = x.storage_offset() * x.itemsize + (x.nbytes if x.is_contiguous() else _extent(x))
+        if held < used:
+            raise InputError(f"{op}: the storage of {name} has {held} bytes: it must hold {used}")
+
+
+def _extent(x: Tensor) -> int:
+    """Bytes from the first number of x to the end of its last."""
+    strides = x.stride()
+    return (sum(map(mul, strides, x.shape)) - sum(strides) + 1) * x.itemsize if x.numel() else 0
 
 
 def sizes(op: str, q: Tensor, v: Tensor) -> tuple[int, int, int, int, int]:
