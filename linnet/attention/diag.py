@@ -117,9 +117,9 @@ class DiagAttention(Core):
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         open_k, open_v, real, start = state
         w = self.options.block
-        q, k, v = self._wide(*self._rotated(q, k, start[:, None]), v)
-        slot = torch.arange(w, device=q.device)
-        here, past = slot == (start % w)[:, None], slot < (start % w)[:, None]  # (B, w)
+        slot, own = torch.arange(w, device=q.device), (start % w)[:, None]  # (w,), (B, 1)
+        q, k, v = self._wide(*self.positions(own, q, k), v)
+        here, past = slot == own, slot < own  # (B, w)
         open_k, open_v = (torch.where(here[:, None, :, None], new, x) for new, x in ((k, open_k), (v, open_v)))
         real = (real & past) | here
         o = dense(q, open_k, open_v, real[:, None, None, :], self._rule(False))

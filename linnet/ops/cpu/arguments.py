@@ -34,7 +34,7 @@ def check(op: str, **tensors: tuple[Maybe, tuple[int, ...]]) -> None:
             raise InputError(f"{op}: {name} is {found}: it must be {allowed}, and stay so until the backward pass")
         held = x.untyped_storage().nbytes()
         used = x.storage_offset() * x.itemsize + (x.nbytes if x.is_contiguous() else _extent(x))
-        if held < used:
+        if held < used and x.numel():
             raise InputError(f"{op}: the storage of {name} has {held} bytes: it must hold {used}")
 
 
