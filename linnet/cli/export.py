@@ -29,13 +29,12 @@ def command(
 
     check_config(run_config(folder))
 
-    from linnet.models.loading import export_model, load_model
+    from linnet.models.loading import export_model, load_run, run_tokenizer
     from linnet.screen import Screen
     from linnet.train.run import checkpoint_step
 
-    model = load_model(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
-    tokenizer = folder / "tokenizer.json"  # a model of text has one
-    export_model(model, out, tokenizer if tokenizer.exists() else None)
+    model, state = load_run(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
+    export_model(model, out, run_tokenizer(folder, state))
     files = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
     if json:
         print_json({"folder": str(out), "files": files})

@@ -17,16 +17,20 @@ from linnet.errors import InputError, LinnetError
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
 from linnet.storage import (
+    IDLE,
     Checkpoint,
+    clean,
     dump_json,
     newest_checkpoint,
     one_line_errors,
     pack_tensors,
     read_checkpoint,
+    read_hashed,
     read_json,
     temporary_name,
     unpack_tensors,
     write_atomic,
+    write_new,
 )
 
 FORMAT = "linnet-model-1"
@@ -49,7 +53,7 @@ def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], 
         raise InputError(f"step is {step}: {path} is an exported model, which has no steps")
     config, source, tensors = _exported(path)
     model = Model(config)
-    load_weights(model, tensors, source)
+    load_weights(model, tensors, source, cast=True)
     return model.eval()
 
 
@@ -69,8 +73,7 @@ def saved_checkpoint(
     """The checkpoint of `step`, or the newest valid one, proven to be of this task, model and tokenizer."""
     checkpoint = _run_checkpoint(path, step, warn)
     check_saved(path, checkpoint, task, config, warn)
-    data = checkpoint.state.get("data")
-    _check_tokenizer(path, data.get("tokenizer") if isinstance(data, dict) else None)
+    _check_tokenizer(path, _tokenizer_sha256(checkpoint.state))
     return checkpoint
 
 
@@ -90,8 +93,11 @@ def check_saved(
         raise InputError(f"{folder}: its checkpoints are of another model ({differing[0]} in config.toml differs)")
 
 
-def load_weights(model: Model, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Copy tensors into a model; the first that does not fit is named, with `source`, and nothing is changed."""
+def load_weights(model: Model, tensors: Mapping[str, Tensor], source: Path, cast: bool = False) -> None:
+    """Copy tensors into a model; the first that does not fit is named, with `source`, and nothing is changed.
+
+    With `cast` floating-point numbers may be of another precision than the model's.
+    """
     own = model.state_dict()
     for name in sorted({*own, *tensors}):
         if name not in tensors:
@@ -101,6 +107,9 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor], source: Path) -> N
         if own[name].shape != tensors[name].shape:
             shapes = f"{tuple(tensors[name].shape)}, in the model {tuple(own[name].shape)}"
             raise InputError(f"{source} does not fit this model: the shape of {name} is {shapes}")
+        found, wanted = tensors[name].dtype, own[name].dtype
+        if found != wanted and not (cast and found.is_floating_point and wanted.is_floating_point):
+            raise InputError(f"{source} does not fit this model: {name} is of type {found}, in the model {wanted}")
     model.load_state_dict(dict(tensors))
 
 
@@ -109,27 +118,43 @@ def export_model(model: Model, folder: str | Path, tokenizer: str | Path | None 
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists: a model is exported to a new folder")
-    weights, tied = pack_tensors(model.state_dict())
-    about: dict[str, Any] = {
-        "format": FORMAT,
-        "model": model.config.model_dump(mode="json"),
-        "sha256": hashlib.sha256(weights).hexdigest(),
-        "tied": tied,
-    }
-    files = {"model.safetensors": weights}
+    clean(folder.absolute().parent, IDLE, shared=True)
+    own = None
     if tokenizer is not None:
         with one_line_errors("read", Path(tokenizer)):
-            files["tokenizer.json"] = Path(tokenizer).read_bytes()
-        about["tokenizer_sha256"] = hashlib.sha256(files["tokenizer.json"]).hexdigest()
-    about["config_sha256"] = _own_sha256(about)
-    files["config.json"] = dump_json(about, "config.json")
+            own = read_hashed(tokenizer)
     temporary = temporary_name(folder)
     with one_line_errors("write", folder, temporary):
         temporary.mkdir(parents=True)
-        for name, data in files.items():
-            write_atomic(temporary / name, data)
+        parts, tied = pack_tensors(model.state_dict())
+        about: dict[str, Any] = {
+            "format": FORMAT,
+            "model": model.config.model_dump(mode="json"),
+            "sha256": write_new(temporary / "model.safetensors", parts)["sha256"],
+            "tied": tied,
+        }
+        if own is not None:
+            write_atomic(temporary / "tokenizer.json", bytes(own[0]))
+            about["tokenizer_sha256"] = own[1]
+        about["config_sha256"] = _own_sha256(about)
+        write_atomic(temporary / "config.json", dump_json(about, "config.json"))
         temporary.replace(folder)
     return folder
+
+
+def run_tokenizer(folder: Path, state: Mapping[str, Any]) -> Path | None:
+    """The tokenizer of a run, given the state of its checkpoint; None if it has none, an error if it has been lost."""
+    path = folder / "tokenizer.json"
+    if path.exists():
+        return path
+    if _tokenizer_sha256(state) is not None:
+        raise LinnetError(f"{path} is missing: `linnet evaluate {folder}` makes it again from the data of the run")
+    return None
+
+
+def _tokenizer_sha256(state: Mapping[str, Any]) -> str | None:
+    """The SHA-256 of the tokenizer that a checkpoint was made with."""
+    return (state.get("data") or {}).get("tokenizer")
 
 
 def _warn(message: str) -> None:
@@ -142,7 +167,7 @@ def _check_tokenizer(folder: Path, sha256: object) -> None:
     if not isinstance(sha256, str) or not path.exists():
         return
     with one_line_errors("read", path):
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        found = read_hashed(path)[1]
     if found != sha256:
         raise LinnetError(f"{path} is not the tokenizer of this model: its SHA-256 is another; put it back")
 
@@ -169,8 +194,8 @@ def _exported(path: Path) -> tuple[ModelConfig, Path, Mapping[str, Tensor]]:
         raise LinnetError(f"{path / 'config.json'} has been changed: its SHA-256 is not the one in it; export it again")
     config = _parsed(about.get("model"), path / "config.json")
     with one_line_errors("read", source):
-        weights = source.read_bytes()
-    if hashlib.sha256(weights).hexdigest() != about.get("sha256"):
+        weights, found = read_hashed(source)
+    if found != about.get("sha256"):
         raise LinnetError(f"{source} is damaged: its SHA-256 is not the one in config.json")
     _check_tokenizer(path, about.get("tokenizer_sha256"))
     return config, source, unpack_tensors(weights, about.get("tied", {}))

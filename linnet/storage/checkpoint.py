@@ -14,13 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from linnet.errors import LinnetError
-from linnet.storage.files import dump_json, one_line_errors, remove, sync_folder, temporary_name, write_new
+from linnet.storage.files import (
+    dump_json,
+    one_line_errors,
+    read_bytes,
+    read_regular,
+    reading,
+    remove,
+    sync_folder,
+    temporary_name,
+    write_new,
+)
+from linnet.storage.state import FORMAT, LARGEST, Entry, Manifest, Position, State, fault
+from linnet.storage.tensors import pack_tensors, unpack_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = "linnet-checkpoint-1"
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 MANIFEST = "manifest.json"
 
@@ -39,41 +52,12 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
     state: dict[str, Any]
 
-
-def pack_tensors(tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, str]]:
-    """Tensors as safetensors bytes, and the ties: a name whose tensor is stored under another -> that one."""
-    from safetensors.torch import save
-
-    stored: dict[str, Tensor] = {}
-    tied: dict[str, str] = {}
-    places: dict[tuple[object, ...], str] = {}
-    memories: set[int] = set()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach()
-        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        if tensor.numel() and place in places:
-            tied[name] = places[place]
-            continue
-        places[place] = name
-        copy = tensor.cpu().contiguous()
-        memory = copy.untyped_storage()
-        if memory.nbytes() != copy.nbytes or memory.data_ptr() in memories:
-            copy = copy.clone()  # safetensors refuses a view of a larger tensor
-        memories.add(copy.untyped_storage().data_ptr())
-        stored[name] = copy
-    return save(stored), tied
-
-
-def unpack_tensors(data: bytes, tied: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors of `pack_tensors`; tied names get one and the same tensor. Anything else is a LinnetError."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        tensors = load(data)
-        return tensors | {name: tensors[stored] for name, stored in tied.items()}
-    except (SafetensorError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise LinnetError(f"these are not tensors that linnet wrote: {type(error).__name__}: {error}") from error
+    @property
+    def position(self) -> Position:
+        """Where the run stands that wrote this checkpoint."""
+        if self.state.get("position") is None:
+            raise CheckpointError(f"{self.path / 'state.json'} has no position: a run cannot go on from it")
+        return Position(**self.state["position"])
 
 
 def save_checkpoint(
@@ -99,37 +83,41 @@ def save_checkpoint(
         files: dict[str, dict[str, object]] = {}
         tied: dict[str, dict[str, str]] = {}
         for part, tensors in (("model", model), ("optimizer", optimizer)):
-            data, tied[part] = pack_tensors(tensors)
-            files[f"{part}.safetensors"] = _write_listed(temporary / f"{part}.safetensors", data)
-        files["state.json"] = _write_listed(temporary / "state.json", state_json)
+            parts, tied[part] = pack_tensors(tensors)
+            files[f"{part}.safetensors"] = write_new(temporary / f"{part}.safetensors", parts)
+        files["state.json"] = write_new(temporary / "state.json", [state_json])
         manifest = {"format": FORMAT, "step": step, "files": files, "tied": tied}
-        write_new(temporary / MANIFEST, _manifest(manifest))
+        write_new(temporary / MANIFEST, [_manifest(manifest)])
         sync_folder(temporary)
         _publish(temporary, final)
         sync_folder(folder)
     return final
 
 
-def read_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
-    """Verify a `step-N` folder, all of it and before any tensor is parsed, then read it.
+def read_checkpoint(path: str | Path, optimizer: bool = True, model: bool = True) -> Checkpoint:
+    """Verify what is wanted of a `step-N` folder, before any tensor is parsed, then read it.
 
-    Without `optimizer` those tensors are verified only. Damage is a CheckpointError that names the file.
+    Of tensors that are not wanted only the size of their file is checked. Damage, and content that linnet would not
+    have written, is a CheckpointError that names the file.
     """
     path = Path(path)
     manifest = _read_manifest(path)
-    content = {name: _read_listed(path / name, manifest["files"][name]) for name in FILES}
-    tensors: dict[str, dict[str, Tensor]] = {"optimizer": {}}
-    try:
-        for part in ("model", "optimizer") if optimizer else ("model",):
-            tensors[part] = unpack_tensors(content[f"{part}.safetensors"], manifest["tied"][part])
-        state = json.loads(content["state.json"])
-    except (LinnetError, ValueError, TypeError, LookupError, RecursionError) as error:
-        raise CheckpointError(f"{path} is whole, but was not written by linnet: {error}") from error
-    return Checkpoint(path, manifest["step"], tensors["model"], tensors["optimizer"], state)
+    entries: dict[str, Entry] = {name: getattr(manifest.files, name.split(".")[0]) for name in FILES}
+    wanted = {"model.safetensors": model, "optimizer.safetensors": optimizer, "state.json": True}
+    content = {name: _read_listed(path / name, entries[name], wanted[name]) for name in FILES}
+    tensors: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
+    for part in tensors:
+        name = f"{part}.safetensors"
+        try:
+            tensors[part] = unpack_tensors(content[name], getattr(manifest.tied, part)) if wanted[name] else {}
+        except LinnetError as error:
+            raise CheckpointError(f"{path / name} is whole, but was not written by linnet: {error}") from error
+    state = _state(path / "state.json", content["state.json"], manifest.step)
+    return Checkpoint(path, manifest.step, tensors["model"], tensors["optimizer"], state)
 
 
 def newest_checkpoint(folder: str | Path, warn: Callable[[str], None], optimizer: bool = True) -> Checkpoint | None:
-    """The valid checkpoint of the highest step, or None; `warn` is told of each damaged one passed over."""
+    """The valid checkpoint of the highest step, or None; warns of each damaged one that is passed over."""
     for step in reversed(steps(folder)):
         try:
             return read_checkpoint(Path(folder) / f"step-{step}", optimizer)
@@ -150,21 +138,20 @@ def to_keep(folder: str | Path, step: int, best: int | None) -> set[int]:
     return {*last_two, *([] if best is None else [best])}
 
 
-def prune(folder: str | Path, keep: set[int]) -> None:
-    """Remove the checkpoints of other steps than `keep`; each loses its name first, so none is half gone."""
+def prune(folder: str | Path, keep: set[int]) -> str:
+    """Remove the checkpoints of other steps than `keep`; each loses its name first, so none is half gone.
+
+    Returns the first removal that failed, in one line, or nothing.
+    """
+    failures = []
     for step in steps(folder):
         if step not in keep:
             path = Path(folder) / f"step-{step}"
             doomed = temporary_name(path)
             with one_line_errors("remove", path):
                 path.rename(doomed)
-            remove(doomed)
-
-
-def _write_listed(path: Path, data: bytes) -> dict[str, object]:
-    """Write a file and return its entry in the manifest."""
-    write_new(path, data)
-    return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+            failures.append(remove(doomed))
+    return next(filter(None, failures), "")
 
 
 def _manifest(content: dict[str, Any]) -> bytes:
@@ -189,39 +176,61 @@ def _publish(temporary: Path, final: Path) -> None:
     remove(aside)
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> Manifest:
     """The manifest of a checkpoint, proven whole, once the folder has exactly the files that it lists."""
     raw = _read(path / MANIFEST)
     try:
-        manifest = json.loads(raw)
-        del manifest["sha256"]
-        whole = raw == _manifest(manifest) and manifest["format"] == FORMAT
-        whole = whole and set(manifest["files"]) == set(FILES)
+        content = json.loads(raw)
+        del content["sha256"]
+        whole = raw == _manifest(content)
     except (ValueError, TypeError, LookupError, RecursionError, LinnetError):
         whole = False
     if not whole:
         raise CheckpointError(f"{path / MANIFEST} is damaged")
-    if path.name != f"step-{manifest['step']}":
-        raise CheckpointError(f"{path} is the checkpoint of step {manifest['step']} under another name")
+    try:
+        manifest = Manifest(**content)
+    except (ValidationError, TypeError) as error:
+        reason = fault(error) if isinstance(error, ValidationError) else "it is not a table"
+        raise CheckpointError(f"{path / MANIFEST} is whole, but was not written by linnet: {reason}") from error
+    if path.name != f"step-{manifest.step}":
+        raise CheckpointError(f"{path} is the checkpoint of step {manifest.step} under another name")
     for found in sorted(path.iterdir()):
         if found.name not in (MANIFEST, *FILES):
             raise CheckpointError(f"{found} does not belong to this checkpoint")
-    return dict(manifest)
+    return manifest
 
 
-def _read_listed(path: Path, entry: Mapping[str, object]) -> bytes:
-    """A file's content, once its size and SHA-256 are those of the manifest."""
-    data = _read(path)
-    if len(data) != entry["size"]:
-        raise CheckpointError(f"{path} is damaged: it has {len(data)} bytes, {entry['size']} were written")
-    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+def _state(path: Path, raw: bytearray, step: int) -> dict[str, Any]:
+    """The state of the training, once it is one that linnet writes and its position is that of the folder."""
+    try:
+        table = json.loads(raw)
+        state = State(**table)
+    except ValidationError as error:
+        raise CheckpointError(f"{path} is whole, but was not written by linnet: {fault(error)}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is whole, but was not written by linnet: {error}") from error
+    if state.position is not None and state.position.step != step:
+        raise CheckpointError(f"{path}: position.step is {state.position.step}, in the manifest it is {step}")
+    return dict(table)
+
+
+def _read_listed(path: Path, entry: Entry, wanted: bool) -> bytearray:
+    """A file's content, once its size and SHA-256 are those of the manifest; of one not wanted, only the size is."""
+    try:
+        with reading(path) as (descriptor, size):
+            if size != entry.size:
+                raise CheckpointError(f"{path} is damaged: it has {size} bytes, {entry.size} were written")
+            data, digest = read_bytes(descriptor, size) if wanted else (bytearray(), entry.sha256)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+    if digest != entry.sha256:
         raise CheckpointError(f"{path} is damaged: its SHA-256 is not that of what was written")
     return data
 
 
 def _read(path: Path) -> bytes:
-    """A file's content; if it cannot be had, the checkpoint is damaged."""
+    """A small file's content; if it cannot be had, the checkpoint is damaged."""
     try:
-        return path.read_bytes()
+        return read_regular(path, LARGEST)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error

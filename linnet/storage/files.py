@@ -1,18 +1,26 @@
-"""Files that are written whole or not at all, and JSON that says the same again."""
+"""Files that are written whole or not at all, and read only if they are regular; JSON that says the same again."""
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import shutil
+import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from linnet.errors import LinnetError
+
+CHUNK = 1 << 20  # bytes
+LARGEST_JSON = 1 << 30  # bytes
+IDLE = 600.0  # seconds without a change after which nobody writes a temporary file any more
+TEMPORARY = re.compile(r"\.linnet-.*-([0-9]+)-[0-9a-f]{8}\.tmp")  # with the number of the process that writes it
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
@@ -20,7 +28,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
     path = Path(path)
     temporary = temporary_name(path)
     with one_line_errors("write", path, temporary):
-        write_new(temporary, data)
+        write_new(temporary, [data])
         temporary.replace(path)
         sync_folder(path.parent)
 
@@ -44,7 +52,7 @@ def dump_json(value: object, name: str) -> bytes:
 def read_json(path: str | Path) -> Any:
     """The content of a JSON file; a missing or malformed one is a one-line error that names it."""
     with one_line_errors("read", Path(path)):
-        data = Path(path).read_bytes()
+        data = read_regular(path, LARGEST_JSON)
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -76,34 +84,109 @@ def one_line_errors(verb: str, path: Path, temporary: Path | None = None) -> Ite
         raise
 
 
-def clean(folder: str | Path, older_than: float = 0.0) -> None:
+def clean(folder: str | Path, older_than: float = 0.0, shared: bool = False) -> str:
     """Remove what killed writers left in `folder`: our temporary names, at least so many seconds old.
 
-    A checkpoint that was set aside for its successor, which never came, gets its name back.
+    A checkpoint that was set aside for its successor, which never came, gets its name back. In a `shared` folder, which
+    no lock keeps for us, what a living process may be writing stays. Returns the first failure, or nothing.
     """
-    for path in sorted(Path(folder).glob(".linnet-*.old")):
+    failures = []
+    for path in [] if shared else sorted(Path(folder).glob(".linnet-*.old")):
         final = path.with_name(path.name.removeprefix(".linnet-").removesuffix(".old"))
         if final.exists():
-            remove(path)
+            failures.append(remove(path))
         else:
             path.rename(final)
-    for path in sorted(Path(folder).glob(".linnet-*.tmp")):
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - path.lstat().st_mtime >= older_than:
-                remove(path)
+    found = sorted(Path(folder).glob(".linnet-*.tmp"))
+    failures += [remove(path) for path in found if not (shared and _held(path)) and _idle(path) >= older_than]
+    return next(filter(None, failures), "")
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """A new file with this content, on the disk when the call returns."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+def _held(path: Path) -> bool:
+    """Whether another living process of this machine has the number in a temporary name."""
+    found = TEMPORARY.fullmatch(path.name)
+    if found is None or len(found[1]) > 9 or int(found[1]) == os.getpid():
+        return found is None  # not a name of ours: not for us to remove
     try:
-        write_all(descriptor, data)
-        os.fsync(descriptor)
+        os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # another user's
+    return True
+
+
+def _idle(path: Path) -> float:
+    """Seconds since the last change of a file, or of anything in a folder; it may be gone already."""
+    times = []
+    for place in (path, *(path.iterdir() if path.is_dir() and not path.is_symlink() else ())):
+        with contextlib.suppress(FileNotFoundError):
+            times.append(place.lstat().st_mtime)
+    return time.time() - max(times, default=0.0)
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file; for anything else, which could block or never end, an OSError."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return descriptor
+
+
+@contextlib.contextmanager
+def reading(path: str | Path) -> Iterator[tuple[int, int]]:
+    """The descriptor of a regular file, and its size."""
+    descriptor = open_regular(path)
+    try:
+        yield descriptor, os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def read_regular(path: str | Path, largest: int) -> bytes:
+    """The content of a regular file of at most so many bytes; otherwise an OSError."""
+    with reading(path) as (descriptor, size):
+        if size > largest:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {largest:,} are read", str(path))
+        return bytes(read_bytes(descriptor, size)[0])
+
+
+def read_hashed(path: str | Path) -> tuple[bytearray, str]:
+    """The content of a regular file, and the SHA-256 of just these bytes."""
+    with reading(path) as (descriptor, size):
+        return read_bytes(descriptor, size)
+
+
+def read_bytes(descriptor: int, size: int) -> tuple[bytearray, str]:
+    """The first bytes of an open file, and the SHA-256 of just these."""
+    data, done, digest = bytearray(size), 0, hashlib.sha256()
+    view = memoryview(data)
+    while done < size:
+        count = os.preadv(descriptor, [view[done : done + CHUNK]], done)
+        if count == 0:
+            raise OSError(errno.EIO, "it became shorter while it was read")
+        digest.update(view[done : done + count])
+        done += count
+    return data, digest.hexdigest()
+
+
+def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, object]:
+    """A new file of these parts, on the disk when the call returns; returns its size and SHA-256."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    size, digest = 0, hashlib.sha256()
+    try:
+        for part in parts:
+            write_all(descriptor, part)
+            digest.update(part)
+            size += len(part)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return {"sha256": digest.hexdigest(), "size": size}
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """The system may take less than it is given, and takes at most 2 GB."""
     left = memoryview(data)
     while left:
@@ -122,13 +205,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def remove(path: Path) -> None:
-    """Remove a file or a folder as far as the system allows; never raises."""
-    with contextlib.suppress(OSError):
+def remove(path: Path) -> str:
+    """Remove a file or a folder as far as the system allows; never raises. Returns what is left and why, or nothing."""
+    try:
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+    except FileNotFoundError:
+        return ""  # somebody else was faster
+    except OSError as error:
+        return f"cannot remove {path}: {error.strerror or error}"
+    return ""
 
 
 def _check_plain(value: object, name: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -12,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from linnet.errors import LinnetError
-from linnet.storage.files import one_line_errors, write_all, write_atomic
+from linnet.storage.files import clean, one_line_errors, open_regular, read_hashed, write_all, write_atomic
+
+OURS = b"process "  # so the content of a lock begins
 
 
 class BusyError(LinnetError):
@@ -26,8 +30,7 @@ class RunLock:
         self.path = Path(folder) / ".lock"
 
     def __enter__(self) -> RunLock:
-        with one_line_errors("lock", self.path.parent):
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._descriptor = self._open()
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._descriptor, 0)
@@ -40,6 +43,19 @@ class RunLock:
             raise LinnetError(f"cannot lock {self.path.parent}: {error.strerror}") from error
         _held.add(self._descriptor)
         return self
+
+    def _open(self) -> int:
+        """The lock's descriptor; a link or a file of somebody else's, which locking would overwrite, is refused."""
+        try:
+            descriptor = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        except OSError as error:
+            why = f"{self.path} is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+            raise LinnetError(f"cannot lock {self.path.parent}: {why}") from error
+        start = os.pread(descriptor, len(OURS), 0)
+        if start not in (b"", OURS):
+            os.close(descriptor)
+            raise LinnetError(f"cannot lock {self.path.parent}: {self.path} is not a lock of linnet")
+        return descriptor
 
     def __exit__(self, *_: object) -> None:
         if self._descriptor in _held:
@@ -60,41 +76,91 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 class MetricsLog:
-    """A file of JSON lines, one record a line, each with its `step`.
+    """A file of JSON lines, one record per line, each with its `step`.
 
     Log all that belongs to a step and call `sync` before the checkpoint of that step is saved: then a run
     that was killed and resumed leaves the same file as one that was not (if its records hold no times).
     """
 
-    def __init__(self, path: str | Path, resume_at: int | None = None) -> None:
-        """A new log; with `resume_at`, the old one without torn lines and without records after that step."""
+    def __init__(
+        self, path: str | Path, resume_at: int | None = None, mark: Mapping[str, Any] | None = None
+    ) -> None:
+        """A new log; with `resume_at`, the old one without torn lines and without records after that step.
+
+        With `mark`, which `sync` returned for the checkpoint that the run goes on from, the old one up to there.
+        """
         self.path = Path(path)
-        kept = [] if resume_at is None else [r for r in read_metrics(path) if r["step"] <= resume_at]
-        write_atomic(path, b"".join(_line(record) for record in kept))
+        if mark is not None:
+            data = _beginning(self.path, mark)
+        else:
+            kept = [] if resume_at is None else [r for r in read_metrics(path) if r["step"] <= resume_at]
+            data = b"".join(_line(record) for record in kept)
+        write_atomic(path, data)
+        self._size, self._digest = len(data), hashlib.sha256(data)
         with one_line_errors("write", self.path):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one record; a number that is not finite is logged as null."""
+        line = _line(record)
         with one_line_errors("write", self.path):
-            write_all(self._descriptor, _line(record))
+            write_all(self._descriptor, line)
+        self._size += len(line)
+        self._digest.update(line)
 
-    def sync(self) -> None:
-        """Put all records on the disk."""
+    def sync(self) -> dict[str, Any]:
+        """Put all records on the disk; returns the size and the SHA-256 of the file."""
         with one_line_errors("write", self.path):
             os.fsync(self._descriptor)
+        return {"size": self._size, "sha256": self._digest.hexdigest()}
 
     def close(self) -> None:
         """Give the file back to the system."""
         os.close(self._descriptor)
 
 
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The records of a log, in order; none if there is no file, and no line that a kill has torn."""
+def check_metrics(path: str | Path, mark: Mapping[str, Any] | None) -> None:
+    """Refuse a log whose beginning is not the one that the checkpoint with this `mark` was saved with.
+
+    A checkpoint of an earlier linnet has no mark, and any log passes.
+    """
+    if mark is not None:
+        _beginning(Path(path), mark)
+
+
+def _beginning(path: Path, mark: Mapping[str, Any]) -> bytes:
+    """The first `size` bytes of a log, once their SHA-256 is that of the mark."""
+    size, data = mark["size"], b""
+    if path.exists() or size:
+        with one_line_errors("read", path):
+            data = bytes(read_hashed(path)[0])
+    if len(data) < size:
+        raise LinnetError(f"{path} is damaged: it has {len(data)} bytes, {size} were written before the checkpoint")
+    if hashlib.sha256(data[:size]).hexdigest() != mark["sha256"]:
+        raise LinnetError(f"{path} has been changed: its SHA-256 is not the one in the checkpoint; put it back")
+    return data[:size]
+
+
+def clean_finished(folder: str | Path) -> str:
+    """Remove what a killed process left in a finished run, if there is something and nobody works in the folder.
+
+    A finished run is only read otherwise, so a folder that may not be written to is left as it is.
+    """
+    places = [Path(folder), Path(folder) / "checkpoints"]
+    if not any(True for place in places for _ in place.glob(".linnet-*")):
+        return ""
+    with contextlib.suppress(LinnetError), RunLock(folder):
+        failures = [clean(place, shared=place == Path(folder)) for place in places]
+        return next(filter(None, failures), "")
+    return ""
+
+
+def read_metrics(path: str | Path, mark: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The records of a log, in order, up to `mark`; none if there is no file, and no line that a kill has torn."""
     if not Path(path).exists():
         return []
     with one_line_errors("read", Path(path)):
-        lines = Path(path).read_bytes().split(b"\n")
+        lines = read_hashed(path)[0][: None if mark is None else mark["size"]].split(b"\n")
     records = []
     for line in lines[:-1]:  # what follows the last end of line was never finished
         with contextlib.suppress(ValueError, RecursionError):

@@ -12,6 +12,8 @@ import torch
 from linnet import __version__
 from linnet.config import RunConfig
 from linnet.data.corpora import SPLITS
+from linnet.ops.backend import no_kernels, no_triton, wanted
+from linnet.ops.cpu.build import kernels
 from linnet.screen import Screen
 from linnet.tasks.base import Task
 from linnet.train.check import settings
@@ -57,15 +59,29 @@ def checkpoint_state(config: RunConfig, data: Mapping[str, str]) -> dict[str, An
         "versions": versions(),
         "threads": torch.get_num_threads(),
         "device": pick_device(config.train).type,
+        **_backend(pick_device(config.train).type),
         "data": data,
         "settings": settings(config),
     }
 
 
+def _backend(device: str) -> dict[str, str | None]:
+    """Which implementation of the ops runs on this device, and the SHA-256 of the compiled kernels if it is theirs."""
+    name = wanted()[0]
+    if name is None and device == "cuda":
+        name = "torch" if no_triton(device) else "triton"
+    elif name is None:
+        name = "torch" if no_kernels() else "cpu"
+    return {"backend": name, "kernels": kernels().digest if name == "cpu" else None}
+
+
 def compare_state(before: Mapping[str, Any], now: Mapping[str, Any], screen: Screen) -> None:
     """Warn where the bits of a run may come out differently."""
-    then = before["versions"]
+    then = before.get("versions") or {}
     differing = [f"{k} {then.get(k)} then, {v} now" for k, v in now["versions"].items() if then.get(k) != v]
-    differing += [f"{k} {before.get(k)} then, {now[k]} now" for k in ("threads", "device") if before.get(k) != now[k]]
+    recorded = [k for k in ("threads", "device", "backend") if k != "backend" or k in before]  # 0.1 had no backend
+    differing += [f"{k} {before.get(k)} then, {now[k]} now" for k in recorded if before.get(k) != now[k]]
+    if before.get("backend") == now["backend"] and before.get("kernels") != now["kernels"]:
+        differing.append("the kernels are compiled otherwise now")
     if differing:
         screen.warn(f"the last bits may differ from an uninterrupted run: {'; '.join(differing)}")

@@ -18,17 +18,26 @@ from linnet.storage import MetricsLog, read_metrics, write_text
 class RunLog:
     """The records of a run: on the screen, in `metrics.jsonl` and `timings.jsonl`, and in TensorBoard if asked for.
 
-    `resume_at` is the step of the checkpoint that the run resumes from, `evaluated` that of its last evaluation.
+    `resume_at` is the step of the checkpoint that the run resumes from, `evaluated` that of its last evaluation,
+    `mark` what `sync` returned when it was saved.
     """
 
-    def __init__(self, folder: Path, train: TrainConfig, resume_at: int, evaluated: int, screen: Screen) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        train: TrainConfig,
+        resume_at: int,
+        evaluated: int,
+        screen: Screen,
+        mark: dict[str, Any] | None = None,
+    ) -> None:
         self.screen = screen
         self.steps = train.steps
         board = tensorboard() if train.tensorboard else None  # before any file is opened
         if evaluated < resume_at:  # the evaluation of this step, if it was due, is done again
             for name in ("metrics.jsonl", "timings.jsonl"):
                 _forget_evaluation(folder / name, resume_at)
-        self._metrics = MetricsLog(folder / "metrics.jsonl", resume_at)
+        self._metrics = MetricsLog(folder / "metrics.jsonl", resume_at, mark)
         self._timings = MetricsLog(folder / "timings.jsonl", resume_at)
         self._board = board(str(folder / "tensorboard"), purge_step=resume_at + 1) if board else None
         self._show = screen.work("training")
@@ -58,10 +67,10 @@ class RunLog:
         """The numbers of the instruments, by layer and head; nothing is shown on the screen."""
         self._add("instruments", record, seconds)
 
-    def sync(self) -> None:
-        """Put all records on the disk, before the checkpoint that they belong to."""
-        self._metrics.sync()
+    def sync(self) -> dict[str, Any]:
+        """Put all records on the disk, before the checkpoint that they belong to; returns the mark of the metrics."""
         self._timings.sync()
+        return self._metrics.sync()
 
     def close(self) -> None:
         """Close the files and remove the bar."""

@@ -7,7 +7,6 @@ checkpoint holds no state of any random generator, and a run that was stopped an
 import hashlib
 import math
 import time
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from linnet.config import RunConfig
 from linnet.models.backbone import Model
 from linnet.models.loading import load_weights
-from linnet.storage import Checkpoint, prune, save_checkpoint, to_keep
+from linnet.storage import Checkpoint, Position, prune, save_checkpoint, to_keep
 from linnet.tasks.base import Batch, Task, to_device
 from linnet.train.device import deterministic, pick_device, precision, prepare_model
 from linnet.train.finite import NonFiniteError, bad_gradient, bad_place, bad_tensors
@@ -26,22 +25,6 @@ from linnet.train.optim import finish_gradients, layer_norms, load_optimizer, ma
 from linnet.train.schedule import first_beta, learning_rate
 from linnet.train.signals import Stop
 from linnet.train.watch import Watch
-
-
-@dataclass
-class Position:
-    """Where a run stands; with the weights and the optimizer's state this is all that resuming needs."""
-
-    step: int = 0  # updates done
-    tokens: int = 0  # read so far
-    evaluated: int = 0  # the step of the last evaluation
-    best_step: int | None = None
-    best_loss: float | None = None  # or what else the task ranks by
-    loss: float = 0.0  # summed since the last record
-    terms: int = 0  # in that sum
-    updates: int = 0  # since the last record
-    norms: list[float] = field(default_factory=list)  # of their gradients, summed: of all, then of each layer
-    squares: list[float] = field(default_factory=list)  # of the squared norms
 
 
 class Trainer:
@@ -58,6 +41,7 @@ class Trainer:
         self.at = Position()
         self.stop = Stop()
         self._saved: int | None = None
+        self._warned = False  # that a checkpoint could not be removed
         self._clock = 0.0  # seconds of updates since the last record
         self._loading = 0.0  # of which were spent loading batches
         self._cold: float | None = None  # of which the first update took these, which do not count for the speed
@@ -66,8 +50,8 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint; one of another model is a one-line error."""
         load_weights(self.model, checkpoint.model, checkpoint.path)
-        load_optimizer(self.model, self.optimizer, checkpoint.optimizer)
-        self.at = Position(**checkpoint.state["position"])
+        load_optimizer(self.model, self.optimizer, checkpoint.optimizer, checkpoint.step)
+        self.at = checkpoint.position
         self._saved = self.at.step
 
     def run(self, log: RunLog) -> Stop:
@@ -81,8 +65,7 @@ class Trainer:
                 best = evaluated and self.at.best_step == self.at.step
                 wanted = best or bool(stop) or self._due(self.train.save_every)
                 if self.at.step and (evaluated or self._saved != self.at.step) and wanted:
-                    log.sync()
-                    self._save()
+                    self._save(log)
                 if stop or self.at.step >= self.train.steps:
                     return stop
                 done = self._timed_update(log)
@@ -224,15 +207,18 @@ class Trainer:
         log.evaluation({"step": self.at.step, **metrics}, time.perf_counter() - start)
         return True
 
-    def _save(self) -> None:
+    def _save(self, log: RunLog) -> None:
         """Write a checkpoint of this step and remove those that are neither among the last two nor the best."""
         weights, moments = self.model.state_dict(), optimizer_tensors(self.model, self.optimizer)
         bad = bad_tensors({**weights, **moments})
         if bad:
             raise NonFiniteError(f"step {self.at.step}: {bad[0]} is not finite; the checkpoint was not written")
-        save_checkpoint(self.checkpoints, self.at.step, weights, moments, {**self.state, "position": asdict(self.at)})
-        prune(self.checkpoints, to_keep(self.checkpoints, self.at.step, self.at.best_step))
-        self._saved = self.at.step
+        state = {**self.state, "position": self.at.model_dump(), "metrics": log.sync()}
+        save_checkpoint(self.checkpoints, self.at.step, weights, moments, state)
+        failure = prune(self.checkpoints, to_keep(self.checkpoints, self.at.step, self.at.best_step))
+        if failure and not self._warned:
+            log.screen.warn(f"{failure}; this and what follows of the kind stays until the run is resumed")
+        self._saved, self._warned = self.at.step, self._warned or bool(failure)
 
 
 def seed_of(*numbers: int) -> int:

@@ -31,14 +31,22 @@ def optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
     }
 
 
-def load_optimizer(model: nn.Module, optimizer: AdamW, tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave; names and shapes must be those of this model."""
+def load_optimizer(model: nn.Module, optimizer: AdamW, tensors: dict[str, Tensor], step: int | None = None) -> None:
+    """Put back what `optimizer_tensors` gave; names, types and shapes must be those of this model.
+
+    With `step` each parameter must have a state, and of so many updates.
+    """
     left = dict(tensors)
     for name, parameter in model.named_parameters():
         found = {moment: left.pop(f"{moment}/{name}") for moment in MOMENTS if f"{moment}/{name}" in left}
-        shapes = {moment: tuple(tensor.shape) for moment, tensor in found.items()}
-        if found and shapes != dict(zip(MOMENTS, (tuple(parameter.shape),) * 2 + ((),), strict=True)):
+        forms = {moment: (tuple(tensor.shape), tensor.dtype) for moment, tensor in found.items()}
+        own = (tuple(parameter.shape), parameter.dtype)
+        if (found or step) and forms != dict(zip(MOMENTS, (own, own, ((), torch.float32)), strict=True)):
             raise LinnetError(f"the checkpoint's optimizer does not fit this model: the state of {name} differs")
+        if found and step is not None and float(found["step"]) != step:
+            raise LinnetError(
+                f"the checkpoint's optimizer is not of step {step}: {name} has had {float(found['step']):g} updates"
+            )
         if found:
             optimizer.state[parameter] = {m: t.to(parameter.device, copy=True) for m, t in found.items()}
     if left:

@@ -4,7 +4,9 @@ A `Run` is resolved once. Whoever has one, or the `Outcome` that carries it, can
 building or preparing anything a second time.
 """
 
+import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,8 +27,11 @@ from linnet.registry import TASK
 from linnet.screen import Screen
 from linnet.storage import (
     CheckpointError,
+    Position,
     RunLock,
+    check_metrics,
     clean,
+    clean_finished,
     newest_checkpoint,
     read_checkpoint,
     read_metrics,
@@ -39,7 +44,7 @@ from linnet.train.check import check_data, check_out, check_settings, check_tabl
 from linnet.train.device import pick_device, precision
 from linnet.train.environment import check_machine, checkpoint_state, compare_state, environment
 from linnet.train.log import RunLog
-from linnet.train.loop import Position, Trainer, seed_of
+from linnet.train.loop import Trainer, seed_of
 from linnet.train.pretraining import pretrain_length, pretraining_config, take_over
 
 FEW = 10  # generated samples of a dry run
@@ -135,8 +140,7 @@ class Run:
             return done
         check_machine(self.given)
         with RunLock(folder):
-            clean(folder)
-            clean(folder / "checkpoints")
+            self._warn(clean(folder, shared=True) or clean(folder / "checkpoints"))
             self.check()
             if not steps(folder / "checkpoints") or not (folder / "environment.json").exists():  # it begins anew
                 self._describe()
@@ -148,7 +152,9 @@ class Run:
         saved = saved_checkpoint(self.folder, step, self.given.task, self.model_config, self.screen.warn)
         if "settings" in saved.state:
             check_settings(self.folder, saved.state, self.config)
-        check_data(self.folder, saved.state.get("data", {}), self.fingerprint)
+        check_data(self.folder, saved.state.get("data") or {}, self.fingerprint)
+        check_metrics(self.folder / "metrics.jsonl", saved.state.get("metrics"))
+        self._restore_tokenizer()
         load_weights(self.model, saved.model, saved.path)
         return self.model.cpu().eval()
 
@@ -167,6 +173,21 @@ class Run:
             self.screen.close()
         assert metrics is not None  # nothing stops it in between
         return metrics
+
+    def _restore_tokenizer(self) -> None:
+        """Write a lost tokenizer again; the data have just made one with the SHA-256 in the checkpoint."""
+        path = self.folder / "tokenizer.json"
+        if "tokenizer" in self.fingerprint and not path.exists():
+            try:
+                self.task.save(self.folder)
+                self.screen.say(f"{path} was missing and is made again from the data")
+            except LinnetError as error:
+                self._warn(f"{error}: a copy made from the data serves")
+
+    def _warn(self, failure: str) -> None:
+        """Report what failed, if anything did."""
+        if failure:
+            self.screen.warn(failure)
 
     def _describe(self) -> None:
         """Write what belongs to a run besides its configuration and its checkpoints."""
@@ -187,7 +208,9 @@ class Run:
         if checkpoint is not None:
             check_settings(folder, checkpoint.state, config)
             check_saved(folder, checkpoint, config.task, self.model_config, screen.warn)
-            check_data(folder, checkpoint.state["data"], trainer.state["data"])
+            check_data(folder, checkpoint.state.get("data") or {}, trainer.state["data"])
+            check_metrics(folder / "metrics.jsonl", checkpoint.state.get("metrics"))
+            self._restore_tokenizer()
             compare_state(checkpoint.state, trainer.state, screen)
             trainer.restore(checkpoint)
             if trainer.at.best_step not in (None, *steps(folder / "checkpoints")):
@@ -198,7 +221,9 @@ class Run:
             screen.say(f"{folder}: {self.parameters:,} parameters on {trainer.device}")
         for line in trainer.watch.refusals(trainer.model) if trainer.watch else ():
             screen.warn(line)
-        log = RunLog(folder, config.train, trainer.at.step, trainer.at.evaluated, screen)
+        mark = None if checkpoint is None else checkpoint.state.get("metrics")
+        del checkpoint  # its tensors are copied, and take as much memory again
+        log = RunLog(folder, config.train, trainer.at.step, trainer.at.evaluated, screen, mark)
         try:
             stop = trainer.run(log)
         finally:
@@ -228,20 +253,23 @@ class Run:
             return None
         try:
             checkpoint = read_checkpoint(folder / f"checkpoints/step-{newest}", optimizer=False)
+            at = checkpoint.position
         except CheckpointError:
             return None  # training goes on from an older one, and says why
-        at = Position(**checkpoint.state["position"])
         if at.evaluated != at.step:
             return None
         if "settings" in checkpoint.state:
             check_settings(folder, checkpoint.state, config)
         check_saved(folder, checkpoint, config.task, self.model_config, self.screen.warn)
+        check_metrics(folder / "metrics.jsonl", checkpoint.state.get("metrics"))
+        self._warn(clean_finished(folder))
         self.screen.say(f"{folder} is at step {at.step} of {config.train.steps} and finished")
-        return self._outcome(at, 0, start)
+        return self._outcome(at, 0, start, checkpoint.state.get("metrics"))
 
-    def _outcome(self, at: Position, signal: int, start: float) -> "Outcome":
-        """Where a run stands, and the last evaluation of it."""
-        evaluations = _evaluations(self.folder)
+    def _outcome(self, at: Position, signal: int, start: float, mark: Mapping[str, Any] | None = None) -> "Outcome":
+        """Where a run stands, and the last evaluation of it, up to the mark of a checkpoint."""
+        records = read_metrics(self.folder / "metrics.jsonl", mark)
+        evaluations = [record for record in records if record.get("split") == "valid"]
         return Outcome(
             folder=self.folder,
             step=at.step,
@@ -329,19 +357,12 @@ def checkpoint_step(folder: Path, which: str) -> int | None:
         if not (which.isascii() and which.isdecimal()) or len(which) > 18:
             raise InputError(f"--checkpoint is {short(which)}: it must be last, best or the number of a step")
         return int(which)
-    found = _evaluations(folder)
-    if not found:
-        raise InputError(f"{folder} has not been evaluated yet: --checkpoint last is allowed")
-    for record in found:
-        step, loss = record["step"], record.get("loss")
-        if not isinstance(loss, int | float):
-            raise LinnetError(f"{folder / 'metrics.jsonl'} is damaged: the loss at step {step} is {short(loss)}")
-    return int(min(found, key=TASK[run_config(folder).task].rank)["step"])
-
-
-def _evaluations(folder: Path) -> list[dict[str, Any]]:
-    """The records on the validation split."""
-    return [record for record in read_metrics(folder / "metrics.jsonl") if record.get("split") == "valid"]
+    for step in reversed(steps(folder / "checkpoints")):
+        with contextlib.suppress(CheckpointError):  # what is damaged is named when it is loaded
+            at = read_checkpoint(folder / f"checkpoints/step-{step}", optimizer=False, model=False).position
+            if at.best_step is not None:
+                return at.best_step
+    raise InputError(f"{folder} has not been evaluated yet: --checkpoint last is allowed")
 
 
 def _absolute(config: RunConfig) -> RunConfig:

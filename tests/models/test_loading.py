@@ -1,6 +1,7 @@
 """Models on disk: what is loaded is what was saved, the bytes are always the same, and misfits are named."""
 
 import json
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -136,6 +137,24 @@ def test_a_failed_export_leaves_nothing(tiny, tmp_path, monkeypatch):
     with pytest.raises(LinnetError, match=r"^cannot write .*out: No space left on device$"):
         export_model(model, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_export_left_is_removed(tiny, tmp_path):
+    left = tmp_path / ".linnet-out-999999999-0123abcd.tmp"  # no process has such a number
+    left.mkdir()
+    os.utime(left, (0, 0))
+    export_model(tiny("vanilla_lm"), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_weights_of_another_precision_are_loaded_but_not_of_another_kind(tiny, tmp_path):
+    model = tiny("vanilla_lm")
+    half = load_model(export_model(tiny("vanilla_lm").bfloat16(), tmp_path / "half"))
+    assert {p.dtype for p in half.parameters()} == {torch.float32}
+    tensors = {name: tensor.bool() for name, tensor in model.state_dict().items()}
+    for cast in (True, False):
+        with pytest.raises(InputError, match=r"is of type torch\.bool, in the model torch\.float32$"):
+            load_weights(model, tensors, Path("x"), cast)
 
 
 def one_line(error):

@@ -1,13 +1,15 @@
 """Files are written whole or not at all, whatever fails; only our own leftovers are removed."""
 
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from linnet.errors import LinnetError
 from linnet.storage.checkpoint import read_checkpoint
-from linnet.storage.files import beside, clean, read_json, temporary_name, write_atomic, write_json, write_text
+from linnet.storage.files import IDLE, beside, clean, read_json, temporary_name, write_atomic, write_json, write_text
 from tests.storage.faults import calls_of, fail_at, in_child, no_space, one_line, save, temporaries, value
 
 
@@ -24,6 +26,53 @@ def test_only_our_leftovers_are_cleaned(tmp_path):
     clean(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(theirs)
     clean(tmp_path / "absent")
+
+
+def test_in_a_shared_folder_what_a_living_process_writes_stays(tmp_path):
+    dead = in_child(lambda: None)
+    os.waitpid(dead, 0)
+    living = in_child(lambda: time.sleep(60))
+    hour_ago = time.time() - 3600
+    names = {
+        "dead": f".linnet-model-{dead}-0123abcd.tmp",
+        "new": f".linnet-model-{dead}-0123abce.tmp",
+        "busy": f".linnet-model-{dead}-0123abcf.tmp",
+        "living": f".linnet-model-{living}-0123abcd.tmp",
+        "foreign": ".linnet-notes.tmp",
+        "old": ".linnet-step-3.old",
+    }
+    for name in names.values():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("x")
+        for path in (tmp_path / name / "model.safetensors", tmp_path / name):
+            os.utime(path, (hour_ago, hour_ago))
+    os.utime(tmp_path / names["new"])
+    os.utime(tmp_path / names["busy"] / "model.safetensors")
+    try:
+        assert clean(tmp_path, IDLE, shared=True) == ""
+    finally:
+        os.kill(living, signal.SIGKILL)
+        os.waitpid(living, 0)
+    assert {path.name for path in tmp_path.iterdir()} == {*names.values()} - {names["dead"]}
+
+
+def test_a_removal_that_fails_is_named(tmp_path, monkeypatch):
+    (tmp_path / ".linnet-step-5-1-ab.tmp").mkdir()
+
+    def full(path):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("shutil.rmtree", full)
+    assert clean(tmp_path) == f"cannot remove {tmp_path}/.linnet-step-5-1-ab.tmp: Too many open files"
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name in ("pipe", "endless"):
+        with pytest.raises(LinnetError) as error:
+            read_json(tmp_path / name)
+        assert one_line(error) == f"cannot read {tmp_path / name}: it is not a regular file"
 
 
 def test_short_writes_are_continued(tmp_path, monkeypatch):

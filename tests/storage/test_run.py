@@ -1,5 +1,6 @@
 """A run's folder: one process at a time, and a log that an interruption does not show in."""
 
+import hashlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from linnet.errors import LinnetError
-from linnet.storage.run import MetricsLog, RunLock, read_metrics
+from linnet.storage.run import MetricsLog, RunLock, check_metrics, read_metrics
 from tests.storage.faults import in_child, no_warning, one_line
 
 
@@ -71,6 +72,32 @@ def test_the_lock_of_a_missing_folder(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path, exists):
+    target = tmp_path / "precious"
+    if exists:
+        target.write_text("content")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.lock").symlink_to(target)
+    with pytest.raises(LinnetError) as error, RunLock(tmp_path / "run"):
+        pass
+    assert one_line(error) == f"cannot lock {tmp_path}/run: {tmp_path}/run/.lock is a symbolic link"
+    assert target.exists() == exists
+    assert not exists or target.read_text() == "content"
+
+
+def test_what_is_no_lock_is_not_overwritten(tmp_path):
+    (tmp_path / "precious").write_text("content")
+    (tmp_path / ".lock").hardlink_to(tmp_path / "precious")
+    with pytest.raises(LinnetError, match=r"\.lock is not a lock of linnet$"), RunLock(tmp_path):
+        pass
+    assert (tmp_path / "precious").read_text() == "content"
+    (tmp_path / ".lock").unlink()
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(LinnetError, match=r"it is not a regular file$"), RunLock(tmp_path):
+        pass
+
+
 def test_the_log_of_an_interrupted_run_is_that_of_an_uninterrupted_one(tmp_path):
     def run(path, start, stop):
         log = MetricsLog(path, resume_at=start or None)
@@ -90,6 +117,32 @@ def test_the_log_of_an_interrupted_run_is_that_of_an_uninterrupted_one(tmp_path)
             run(path, 3, 12)
             assert path.read_bytes() == whole
     assert [record["step"] for record in read_metrics(path)][:4] == [1, 2, 3, 3]
+
+
+def test_the_mark_of_a_log_is_that_of_its_bytes(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    marks = [log.sync()]
+    for step in (1, 2, 3):
+        log.append({"step": step})
+        marks.append(log.sync())
+    log.close()
+    whole = path.read_bytes()
+    for mark in marks:
+        data = whole[: mark["size"]]
+        assert mark == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        check_metrics(path, mark)
+    log = MetricsLog(path, 1, marks[1])
+    assert log.sync() == marks[1]
+    log.append({"step": 2})
+    assert log.sync() == marks[2]
+    log.close()
+    assert path.read_bytes() == whole[: marks[2]["size"]]
+    with pytest.raises(LinnetError, match="is damaged"):
+        MetricsLog(path, 3, marks[3])
+    assert path.read_bytes() == whole[: marks[2]["size"]]
+    check_metrics(tmp_path / "absent", None)
+    check_metrics(tmp_path / "absent", marks[0])
 
 
 def test_the_log_holds_valid_json_only(tmp_path):

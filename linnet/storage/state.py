@@ -1,0 +1,108 @@
+"""The schemas of what a checkpoint says in JSON: its manifest, and the state of the training beside the weights.
+
+A value has the type it was written with. A later linnet may add keys to the state; those are passed over.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+FORMAT = "linnet-checkpoint-1"
+LARGEST = 1 << 26  # bytes of a manifest or a state
+
+Natural = Annotated[int, Field(ge=0, lt=2**63)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Saved(BaseModel):
+    """A part of a checkpoint: frozen, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Entry(_Saved):
+    """A file, or its beginning: its length in bytes and their SHA-256."""
+
+    size: Natural
+    sha256: Sha256
+
+
+class Files(_Saved):
+    """The files that a manifest lists."""
+
+    model: Entry = Field(alias="model.safetensors")
+    optimizer: Entry = Field(alias="optimizer.safetensors")
+    state: Entry = Field(alias="state.json")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.state.size > LARGEST:
+            raise ValueError(f"state.json has {self.state.size:,} bytes: at most {LARGEST:,} are read")
+        return self
+
+
+class Ties(_Saved):
+    """Names of tensors that are stored under another name."""
+
+    model: dict[str, str]
+    optimizer: dict[str, str]
+
+
+class Manifest(_Saved):
+    """What `manifest.json` says besides its own SHA-256."""
+
+    format: Literal["linnet-checkpoint-1"]
+    step: Natural
+    files: Files
+    tied: Ties
+
+
+class Position(_Saved):
+    """Where a run stands; with the weights and the optimizer's state this is all that resuming needs."""
+
+    model_config = ConfigDict(frozen=False)  # the training loop counts in it
+
+    step: Natural = 0  # updates done
+    tokens: Natural = 0  # read so far
+    evaluated: Natural = 0  # the step of the last evaluation
+    best_step: Natural | None = None
+    best_loss: float | None = None  # or what else the task ranks by
+    loss: float = 0.0  # summed since the last record
+    terms: Natural = 0  # in that sum
+    updates: Natural = 0  # since the last record
+    norms: list[float] = []  # of their gradients, summed: of all, then of each layer
+    squares: list[float] = []  # of the squared norms
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.evaluated > self.step or (self.best_step or 0) > self.evaluated or self.updates > self.step:
+            raise ValueError("an evaluation, the best step or the number of updates lies after the step")
+        if (self.best_step is None) != (self.best_loss is None):
+            raise ValueError("best_step and best_loss do not go together")
+        if len(self.norms) != len(self.squares) or bool(self.norms) != bool(self.updates):
+            raise ValueError("norms and squares are not those of the updates")
+        return self
+
+
+class State(_Saved):
+    """What `state.json` says; a checkpoint of an earlier linnet lacks some of it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    position: Position | None = None
+    versions: dict[str, str] | None = None
+    threads: Natural | None = None
+    device: str | None = None
+    backend: str | None = None
+    kernels: str | None = None
+    data: dict[str, str] | None = None
+    settings: dict[str, Any] | None = None
+    metrics: Entry | None = None  # of metrics.jsonl as it was when the checkpoint was saved
+
+
+def fault(error: ValidationError) -> str:
+    """The first thing that a schema refuses, in one line."""
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    message = first["msg"].removeprefix("Value error, ")
+    return " ".join(f"{place}: {message}".split()) if place else message
