@@ -17,6 +17,7 @@ from linnet.ops.backend import no_kernels
 from linnet.ops.cpu import build
 
 needs_compiler = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+LIBRARY = build.kernels().path
 PROGRAM = "from linnet.ops.cpu.build import kernels; k = kernels(); print(k.path); assert k.library is not None, k"
 
 
@@ -124,6 +125,112 @@ def test_two_processes_build_at_once_and_damage_is_mended(cache: Path) -> None:
         assert build.built() is None
     assert build.load().library is not None
     assert build.built() is not None
+
+
+@pytest.fixture
+def planted(cache: Path) -> Path:
+    """The kernels of this machine in a cache of the test's own; returns the library."""
+    cache.mkdir(parents=True, mode=0o700)
+    for path in (cache.parent, cache.parent.parent):
+        path.chmod(0o700)
+    assert LIBRARY is not None
+    shutil.copy(LIBRARY, cache)
+    (cache / LIBRARY.name).chmod(0o700)
+    return cache / LIBRARY.name
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+@pytest.mark.parametrize("up", [0, 1, 2, 3])
+def test_nothing_is_loaded_or_built_where_others_can_write(planted: Path, mode: int, up: int) -> None:
+    place = planted.parents[up]
+    sticky = mode & 0o1000 and up
+    before = place.stat().st_mode & 0o7777
+    place.chmod(mode)
+    try:
+        assert (build.built() is None) == (not sticky)
+        found = build.load()
+        assert (found.library is None) == (not sticky)
+        if not sticky:
+            assert f"{place} can be written by others: no code is loaded from {planted.parent}" in found.reason
+            with pytest.raises(build.BuildError, match="can be written by others"):
+                build.build()
+    finally:
+        place.chmod(before)
+
+
+@needs_compiler
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("up", [0, 1])
+def test_nothing_is_loaded_from_a_folder_of_another_user(planted: Path, up: int) -> None:
+    os.chown(planted.parents[up], 65534, 65534)
+    assert build.built() is None
+    assert f"{planted.parents[up]} belongs to another user" in build.load().reason
+
+
+@needs_compiler
+def test_a_library_of_another_kind_is_not_loaded(planted: Path, tmp_path: Path) -> None:
+    whole = planted.read_bytes()
+    planted.chmod(0o770)
+    assert build.built() is None
+    planted.unlink()
+    (tmp_path / planted.name).write_bytes(whole)
+    (tmp_path / planted.name).chmod(0o700)
+    planted.symlink_to(tmp_path / planted.name)
+    assert build.built() is None
+    planted.unlink()
+    os.mkfifo(planted)
+    assert build.built() is None
+    planted.unlink()
+    planted.write_bytes(whole)
+    planted.chmod(0o700)
+    assert build.built() == planted
+
+
+@needs_compiler
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system has no names for descriptors")
+def test_the_file_that_was_verified_is_the_one_that_is_loaded(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Swapped between the check and the load, as a stranger would."""
+    before = build._verified
+
+    def swapped(path: Path) -> int:
+        descriptor = before(path)
+        path.unlink()
+        path.write_bytes(b"not a library")
+        return descriptor
+
+    monkeypatch.setattr(build, "_verified", swapped)
+    assert build._load(planted).linnet_check() == 0
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("content")
+    cache.mkdir(parents=True)
+    (cache / "lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(build.BuildError):
+        build.build()
+    assert (tmp_path / "precious").read_text() == "content"
+
+
+def test_the_cache_is_private_whatever_the_umask(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing(tmp_path, monkeypatch)
+    before = os.umask(0)
+    try:
+        assert "no C++ compiler" in build.load().reason
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (cache, cache.parent, cache.parent.parent)] == [0o700] * 3
+
+
+def test_what_a_killed_build_left_is_removed(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing(tmp_path, monkeypatch)
+    cache.mkdir(parents=True, mode=0o700)
+    for name in ("kernels-999999999-0123abcd", f"kernels-{os.getppid()}-0123abcd"):
+        (cache / f".linnet-{name}.tmp").mkdir()
+    build.load()
+    assert {path.name for path in cache.iterdir()} == {"lock", f".linnet-kernels-{os.getppid()}-0123abcd.tmp"}
 
 
 def test_the_key_follows_source_and_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

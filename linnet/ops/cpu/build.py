@@ -1,7 +1,8 @@
 """Compiles the kernels with the machine's own C++ compiler on first use, keeps them in the user's cache, loads them.
 
 The file's name holds a key (source, flags, processor) and the digest of its own contents: another version or another
-processor has another name, and a file that is damaged does not answer to its name and is built anew.
+processor has another name, and a file that is damaged does not answer to its name and is built anew. Since a library
+is code, nobody else may be able to write to the cache, and the very file that was verified is the one that is loaded.
 """
 
 import contextlib
@@ -11,15 +12,16 @@ import os
 import platform
 import shutil
 import signal
+import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from linnet.errors import LinnetError
+from linnet.storage import clean, open_regular, read_bytes, temporary_name
 
 SOURCE = Path(__file__).parent / "source"
 COMPILERS = ("c++", "g++", "clang++")
@@ -44,6 +46,11 @@ class Kernels(NamedTuple):
     path: Path | None
     reason: str = ""
 
+    @property
+    def digest(self) -> str | None:
+        """The SHA-256 of the library."""
+        return None if self.path is None else self.path.stem.split("-")[1]
+
     def __str__(self) -> str:
         if self.library is None:
             return self.reason
@@ -65,7 +72,7 @@ def load(again: bool = False) -> Kernels:
     """The kernels, compiled if the cache has none, or in any case with `again`."""
     try:
         path = (None if again else built()) or build(again)
-        return Kernels(ctypes.CDLL(str(path)), path)
+        return Kernels(_load(path), path)
     except (BuildError, OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         return Kernels(None, None, " ".join(str(error).split()))
 
@@ -95,13 +102,49 @@ def _processor() -> str:
 
 def built() -> Path | None:
     """The compiled kernels in the cache, if they are whole and ours."""
-    with contextlib.suppress(OSError, RuntimeError):  # a folder that may not be read, a user without a home
-        for path in sorted(folder().glob(f"{key()}-*.so")):
-            with contextlib.suppress(OSError):
-                whole = path.stem.split("-")[1] == hashlib.sha256(path.read_bytes()).hexdigest()
-                if whole and path.stat().st_uid == os.getuid():
-                    return path
+    with contextlib.suppress(OSError, RuntimeError, BuildError):  # a folder that may not be read, a user without a home
+        place = folder().resolve()
+        check_private(place)
+        for path in sorted(place.glob(f"{key()}-*.so")):
+            with contextlib.suppress(OSError, BuildError):
+                os.close(_verified(path))
+                return path
     return None
+
+
+def check_private(place: Path) -> None:
+    """Refuse a folder, without links in its path, that somebody else could fill: this is what ssh asks of its keys.
+
+    It and all folders above it must be ours or root's and not writable for others. One above it may be, if it has the
+    sticky bit, as /tmp has: others cannot rename there what is ours.
+    """
+    for path in (place, *place.parents):
+        found = path.stat()
+        if found.st_uid not in (os.getuid(), 0):
+            raise BuildError(f"{path} belongs to another user: no code is loaded from {place}")
+        sticky = path != place and found.st_mode & stat.S_ISVTX
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
+            raise BuildError(f"{path} can be written by others: no code is loaded from {place} (chmod go-w {path})")
+
+
+def _verified(path: Path) -> int:
+    """A descriptor of a library that is ours alone and has the SHA-256 in its name."""
+    descriptor = open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)
+    found = os.fstat(descriptor)
+    ours = found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not ours or read_bytes(descriptor, found.st_size)[1] != path.stem.split("-")[1]:
+        os.close(descriptor)
+        raise BuildError(f"{path} is damaged or not ours")
+    return descriptor
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    """The library, through the descriptor that was verified where the system has names for those.
+
+    It stays open: the loader knows a library by its name, so the number must not come to mean another file.
+    """
+    name = f"/proc/self/fd/{_verified(path)}"
+    return ctypes.CDLL(name if os.path.exists(name) else str(path))
 
 
 def build(again: bool = False) -> Path:
@@ -110,9 +153,19 @@ def build(again: bool = False) -> Path:
         raise BuildError(f"the kernels are not built on {platform.system()}")
     place = folder()
     try:
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _alone(place), tempfile.TemporaryDirectory(dir=place) as scratch:
-            return (None if again else built()) or _compile(Path(scratch), place)
+        place = place.resolve()
+        for path in (*reversed(place.parents), place):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+        check_private(place)
+        with _alone(place):
+            clean(place, shared=True)  # what a killed build left
+            scratch = temporary_name(place / "kernels")
+            scratch.mkdir(mode=0o700)
+            try:
+                return (None if again else built()) or _compile(scratch, place)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
         raise BuildError(f"{place} cannot be written: {error.strerror or error}") from error
 
@@ -122,10 +175,13 @@ def _alone(place: Path) -> Iterator[None]:
     """Other processes that want the same kernels wait for these; the lock goes with its process."""
     import fcntl
 
-    with open(place / "lock", "w") as lock:
+    lock = open_regular(place / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+    try:
         with contextlib.suppress(OSError):  # a file system without locks: then each builds its own
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 def _compile(scratch: Path, place: Path) -> Path:
@@ -138,6 +194,7 @@ def _compile(scratch: Path, place: Path) -> Path:
         trial = [sys.executable, "-c", CHECK, str(library)]
         reason = _run(command, f"{compiler} failed") or _run(trial, "the compiled kernels do not work here")
         if not reason:
+            library.chmod(0o700)  # whatever the umask is
             final = place / f"{key()}-{hashlib.sha256(library.read_bytes()).hexdigest()}.so"
             os.replace(library, final)
             return final
