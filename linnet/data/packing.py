@@ -4,11 +4,13 @@ A stream is tokenized once and cached as `<key>.tokens`: a header of 512 bytes, 
 The key is the SHA-256 of content, tokenizer and split, so that no stale file can be taken for a fresh one.
 """
 
+import atexit
 import errno
 import hashlib
 import json
-import os
+import shutil
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -210,8 +212,17 @@ def default_cache() -> Path:
     """Where what takes long to make is kept unless a run names another folder."""
     try:
         return Path.home() / ".cache" / "linnet"
-    except RuntimeError:  # a user without a home
-        return Path(tempfile.gettempdir()) / f"linnet-{os.getuid()}"
+    except RuntimeError:  # a user without a home: a name that others know, they could fill before us
+        return _own_cache()
+
+
+@lru_cache(maxsize=1)
+def _own_cache() -> Path:
+    """A private folder that goes with this process."""
+    folder = tempfile.mkdtemp(prefix="linnet-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    warnings.warn(f"you have no home folder: {folder} keeps the data until this process ends", stacklevel=4)
+    return Path(folder)
 
 
 def _create(temporary: Path) -> IO[bytes]:

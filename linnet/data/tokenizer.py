@@ -34,6 +34,10 @@ MASK = "<mask>"
 SAFE_CUT = re.compile(r"(?<=\S)\n(?=\S)|\n(?= \S)")
 PIECE = 1 << 16  # characters
 PIECES_AT_ONCE = 64
+# Learning merges takes time quadratic in a word, so a run of one kind of character that no text has is cut in words.
+LONGEST = 512  # characters
+LONG_SPACE = re.compile(rf"\s{{{LONGEST}}}")
+LONG_RUN = re.compile(rf"[^\W\d_]{{{LONGEST}}}|\d{{{LONGEST}}}|\s{{{LONGEST}}}|(?:[^\w\s]|_){{{LONGEST}}}")
 
 
 class Tokenizer:
@@ -254,7 +258,8 @@ def _train_bpe(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
         initial_alphabet=sorted(_ALPHABET),
         show_progress=False,
     )
-    bpe.train_from_iterator((piece for text in texts for piece in _pieces(text, PIECE)), trainer)
+    pieces = (piece for text in texts for piece in _pieces(text, PIECE))
+    bpe.train_from_iterator((part for piece in pieces for part in _without_long_runs(piece)), trainer)
     model = json.loads(bpe.to_str())["model"]
     return Tokenizer("bpe", sorted(model["vocab"], key=model["vocab"].__getitem__), model["merges"])
 
@@ -340,6 +345,16 @@ def _pieces(text: str, size: int) -> Iterator[str]:
         end = cut.end() if cut else len(text)
         yield text[start:end]
         start = end
+
+
+def _without_long_runs(text: str) -> Iterator[str]:
+    """A text in parts none of which has a word of more than LONGEST characters; ordinary text is one part."""
+    start = 0
+    suspect = max(map(len, text.split()), default=0) >= LONGEST or LONG_SPACE.search(text)  # quicker than the rule
+    for run in LONG_RUN.finditer(text) if suspect else ():
+        yield text[start : run.end()]
+        start = run.end()
+    yield text[start:]
 
 
 def _byte_alphabet() -> dict[str, int]:
