@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from linnet.errors import InputError, unknown
 from linnet.ops import reference
 from linnet.ops.backend import choose, cpu_hurdle, cpu_serves
+from linnet.ops.hashing import draw, new_seed
 from linnet.ops.masks import Layout, check_qkv, cleared, layout
 from linnet.ops.precision import accumulator, no_autocast
 from linnet.ops.rules import BlockRule
@@ -77,11 +78,13 @@ def _cpu(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: Block
 def attend_torch(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor:
     """In PyTorch; the rule may have dropout."""
     k, v = cleared(where.real, k, v)
+    if rule.dropout and v.device.type == "cpu":
+        rule = rule._replace(seed=new_seed(v.device))
     with no_autocast(v.device):
         if where.run is not None:
             return attend_blocks(q, k, v, block_ids(where, block), where.real, block, rule)
         if where.real is None:
-            return _aligned(q, k, v, None, block, rule)
+            return _aligned(q, k, v, None, block, rule, torch.arange(q.shape[2], device=q.device)[None])
         return _shifted(q, k, v, where.real, block, rule)
 
 
@@ -99,8 +102,15 @@ def kernel_ids(where: Layout, block: int, B: int) -> Tensor | None:
     return None if where.real is None and where.run is None else block_ids(where, block).expand(B, -1)
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: BlockRule) -> Tensor:
-    """Attention of (..., T, D) queries over (..., K, D) keys where `see` (..., T, K) allows; blind rows give zeros."""
+def dense(
+    q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: BlockRule, at: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
+    """Attention of (..., T, D) queries over (..., K, D) keys where `see` (..., T, K) allows; blind rows give zeros.
+
+    `at` are the tokens' places in their rows, (B, ..., T) and (B, ..., K), which decide what is dropped; None: all.
+    """
+    if rule.dropout and v.device.type == "cpu":
+        return _dropped(q, k, v, see, rule, at)
     if rule.kind == "rela":
         wide = accumulator(v.dtype)
         A = q.to(wide) @ k.to(wide).mT * rule.scale
@@ -121,8 +131,33 @@ def dense(q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: BlockRule) 
     return o.masked_fill(blind, 0)
 
 
-def _aligned(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, block: int, rule: BlockRule) -> Tensor:
-    """Blocks that start at token 0 of every row: full blocks by a reshape, then the shorter rest."""
+def _dropped(
+    q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: BlockRule, at: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    """`dense` with the dropout of the CPU kernels: the draw at its head, query and key decides about a weight."""
+    wide, T, K = accumulator(v.dtype), q.shape[-2], k.shape[-2]
+    see = torch.ones(T, K, dtype=torch.bool, device=q.device) if see is None else see
+    see = see.tril() if rule.causal else see
+    A = q.to(wide) @ k.to(wide).mT * rule.scale
+    if rule.kind == "rela":
+        A = torch.where(see, A, 0).relu()  # M6
+    else:
+        blind = ~see.any(dim=-1, keepdim=True)
+        A = A.masked_fill(~(see | blind), -torch.inf).softmax(dim=-1).masked_fill(blind, 0)  # M5
+    heads = torch.arange(q.shape[0] * q.shape[1], device=q.device).view(*q.shape[:2], *(1,) * (q.dim() - 2))
+    rows, columns = at or (torch.arange(n, device=q.device)[None] for n in (T, K))
+    seed = new_seed(q.device) if rule.seed is None else rule.seed
+    stay = draw(seed, heads, rows[:, None, ..., None], columns[:, None, ..., None, :]) >= int(rule.dropout * 2**32)
+    return (torch.where(stay, A * (1 / (1 - rule.dropout)), 0) @ v.to(wide)).to(v.dtype)
+
+
+def _aligned(
+    q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, block: int, rule: BlockRule, place: Tensor
+) -> Tensor:
+    """Blocks that start at token 0 of every row: full blocks by a reshape, then the shorter rest.
+
+    `place` (B,N), or (1,N), is where the tokens were before rows were rotated.
+    """
     N = q.shape[2]
     whole = N - N % block
     parts = []
@@ -132,7 +167,8 @@ def _aligned(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, block: int, r
         a, b, c = (x[:, :, tokens].unflatten(2, (-1, w)) for x in (q, k, v))  # (B, H, N/w, w, .)
         see = None if real is None else real[:, None, tokens].unflatten(2, (-1, w))[..., None, :]  # (B, 1, N/w, 1, w)
         see = None if see is None else see.expand(-1, -1, -1, w, -1)
-        parts.append(dense(a, b, c, see, rule).flatten(2, 3))
+        at = place[:, tokens].unflatten(1, (-1, w))
+        parts.append(dense(a, b, c, see, rule, (at, at)).flatten(2, 3))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
@@ -140,7 +176,7 @@ def _shifted(q: Tensor, k: Tensor, v: Tensor, real: Tensor, block: int, rule: Bl
     """With a key mask: rotate every row so that its first real token comes first, attend, rotate back."""
     there, back = turns(real)
     a, b, c = (pick(x, there) for x in (q, k, v))
-    o = pick(_aligned(a, b, c, real.gather(1, there), block, rule), back)
+    o = pick(_aligned(a, b, c, real.gather(1, there), block, rule, there), back)
     before = real.cumsum(dim=1) == 0  # the padding before the first real token, which was moved to the end
     return o.masked_fill(before[:, None, :, None], 0)
 
@@ -183,7 +219,8 @@ def attend_blocks(
         return torch.cat([row.narrow(dim, 1 + side, n) for side in sides], dim=dim + 1)
 
     see = (ids[..., :, None] == beside(ids, 1, -1)[..., None, :]) & beside(real, 1, False)[..., None, :]
+    at = order, beside(order, 1, -1)
     if rule.causal:
-        see = see & (order[..., :, None] >= beside(order, 1, -1)[..., None, :])
-    o = dense(q, beside(k, 2, 0), beside(v, 2, 0), see[:, None], rule._replace(causal=False))  # (B, H, n, w, E)
+        see = see & (order[..., :, None] >= at[1][..., None, :])
+    o = dense(q, beside(k, 2, 0), beside(v, 2, 0), see[:, None], rule._replace(causal=False), at)  # (B, H, n, w, E)
     return o.flatten(2, 3)[:, :, :N]

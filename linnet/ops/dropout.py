@@ -1,17 +1,35 @@
-"""Dropout of activations, seeded by torch's generator; one pass each way where the CPU kernels run."""
+"""Dropout of activations, seeded by torch's generator; one pass each way where the CPU kernels run.
 
+On a CPU every backend drops the same numbers; on a GPU torch draws them.
+"""
+
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from linnet.ops.backend import serves
-from linnet.ops.hashing import new_seed
+from linnet.ops.hashing import draw, new_seed
+
+SHEET = 1 << 16  # numbers whose places are counted together
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
     """x with each number 0 with probability p, else divided by 1 - p."""
-    if 0 < p < 1 and x.numel() and serves("dropout", x):
+    if not 0 < p < 1 or not x.numel() or x.device.type != "cpu":
+        return F.dropout(x, p)
+    seed = new_seed(x.device)
+    if serves("dropout", x):
         from linnet.ops.cpu.dropout import dropout as kernel
 
-        y: Tensor = kernel(x, new_seed(x.device), p)
+        y: Tensor = kernel(x, seed, p)
         return y
-    return F.dropout(x, p)  # M50
+    return torch.where(_kept(x, seed, p), x * (1 / (1 - p)), 0)  # M50
+
+
+def _kept(x: Tensor, seed: Tensor, p: float) -> Tensor:
+    """Which numbers of x stay, by their places as if x were contiguous."""
+    n = x.numel()
+    sheet = torch.arange(-(-n // SHEET), device=x.device)
+    place = torch.arange(min(n, SHEET), device=x.device)
+    stay = draw(seed, sheet[:, None], place) >= int(p * 2**32)
+    return stay.flatten()[:n].view(x.shape)

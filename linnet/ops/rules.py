@@ -32,9 +32,13 @@ class ExpRule(NamedTuple):
 
 
 class BlockRule(NamedTuple):
-    """`block_attention`: softmax or ReLA of scores q.k * scale, some of whose weights may be dropped."""
+    """`block_attention`: softmax or ReLA of scores q.k * scale, some of whose weights may be dropped.
+
+    `seed` decides which; None: a new one is drawn.
+    """
 
     kind: str
     causal: bool
     scale: float
     dropout: float = 0.0
+    seed: Tensor | None = None

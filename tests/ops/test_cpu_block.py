@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from linnet import create_mixer
+from linnet import create_attention, create_mixer
 from linnet.errors import UnsupportedError
 from linnet.ops import block_attention, hashing, reference
 from linnet.ops.backend import no_kernels
@@ -125,6 +125,27 @@ def test_mechanisms_drop_on_the_kernels(name: str, monkeypatch: pytest.MonkeyPat
     assert not found[0].equal(mixer(x))
     many = torch.stack([mixer(x) for _ in range(300)]).mean(dim=0)
     torch.testing.assert_close(many, mixer.eval()(x), atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize("name,kind", [("softmax", "softmax"), ("diag", "softmax"), ("diag", "rela")])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("mask", [None, "left", "right", "inner"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_backend_drops_the_same_weights(
+    name: str, kind: str, causal: bool, mask: str | None, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"dropout": 0.3} if name == "softmax" else {"dropout": 0.3, "kind": kind, "block": 16}
+    core = create_attention(name, heads=2, head_dim=8, causal=causal, **options)
+    leaves, real, ids = draw(2, 2, 75, 8, 8), key_mask(mask, 2, 75), segments(2, 75) if packed else None
+    keep, found = specified(real, ids, 2, 75), []
+    for backend in ("cpu", "torch"):
+        monkeypatch.setenv("LINNET_BACKEND", backend)
+        torch.manual_seed(5)
+        inputs = [x.detach().clone().requires_grad_() for x in leaves]
+        o = core(*inputs, key_mask=real, segments=ids) * keep
+        found.append([o, *grads([o], inputs), torch.rand(1)])
+    for one, other in zip(*found, strict=True):
+        assert relative(one, other) < 1e-4
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -68,6 +68,21 @@ def test_the_kernel_draws_what_the_definition_says() -> None:
             assert (y != 0).equal(kept)
 
 
+@needs_kernels
+def test_every_backend_drops_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, in values and gradients, at the edges of sheets, and of tensors with gaps."""
+    for x in (torch.randn(1), torch.randn(3, 50), torch.randn(8, 9).mT, torch.randn(65536), torch.randn(3, 43691)):
+        found = []
+        for backend in ("cpu", "torch", "reference"):
+            monkeypatch.setenv("LINNET_BACKEND", backend)
+            torch.manual_seed(5)
+            leaf = x.clone().requires_grad_()
+            y = dropout(leaf, 0.3)
+            found.append((y, *torch.autograd.grad(y.sum(), leaf), torch.rand(1)))  # the generator stands alike, too
+        for other in found[1:]:
+            assert all(a.equal(b) for a, b in zip(found[0], other, strict=True))
+
+
 def test_all_may_be_dropped() -> None:
     for dtype in (torch.float32, torch.float64):
         assert not dropout(torch.ones(1000, dtype=dtype), 1.0).any()

@@ -12,7 +12,8 @@ import torch
 
 from linnet.errors import InputError, LinnetError
 from linnet.models.loading import load_model
-from linnet.storage import read_checkpoint, save_checkpoint, steps
+from linnet.ops.backend import no_kernels
+from linnet.storage import read_checkpoint, read_metrics, save_checkpoint, steps
 from linnet.train.run import evaluate_run, resume_run, start_run
 from tests.train.test_run import QUIET, Listening, edit
 
@@ -208,6 +209,19 @@ def test_another_backend_is_named(run, monkeypatch):
         f"the last bits may differ from an uninterrupted run: backend {state['backend']} then, {other} now"
     )
     assert read_checkpoint(run / "checkpoints/step-4").state["backend"] == other
+
+
+@pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
+def test_the_seed_decides_the_dropout_on_every_backend(config, tmp_path, monkeypatch, task):
+    """Other masks would move the losses by percents, other kernels by rounding errors."""
+    losses = {}
+    for backend in ("cpu", "torch"):
+        monkeypatch.setenv("LINNET_BACKEND", backend)
+        settings = config(task, {"options": {"diag": {"dropout": 0.2}}}, steps=4, log_every=1)
+        start_run(settings, tmp_path / backend, QUIET)
+        losses[backend] = [r["loss"] for r in read_metrics(tmp_path / backend / "metrics.jsonl")]
+    assert losses["cpu"] == pytest.approx(losses["torch"], rel=1e-4)
 
 
 def test_other_kernels_are_named(run):
