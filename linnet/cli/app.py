@@ -18,7 +18,7 @@ from linnet.errors import LinnetError
 
 # In the order of `linnet --help`.
 COMMANDS = (
-    *("demo", "train", "resume", "evaluate", "generate", "export"),
+    *("demo", "train", "resume", "evaluate", "generate", "export", "verify"),
     *("data", "analyze", "report", "bench", "audit", "reproduce", "list", "doctor"),
 )
 

@@ -1,0 +1,36 @@
+"""`linnet verify`: whether every file of a run or of an exported model is as it was written."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linnet.cli import Json, print_json, print_table
+
+Folder = Annotated[Path, typer.Argument(help="The folder of a run or of an exported model.", metavar="DIR")]
+
+
+def command(folder: Folder, json: Json = False) -> None:
+    """Verify every file of a run or of an exported model.
+
+    It checks all hashes of all checkpoints, the metrics and the tokenizer, and loads each model. Nothing is changed.
+    The exit code is 1 if anything is damaged, missing or does not belong together.
+
+    \b
+    Examples:
+      linnet verify runs/mine
+      linnet verify models/mine --json
+    """
+    from linnet.models.loading import load_model
+    from linnet.screen import Screen
+    from linnet.storage.verify import verify
+
+    warn = Screen(quiet=json).warn
+    found = verify(folder, lambda place, step: load_model(place, step, warn))
+    healthy = all(part.ok for part in found)
+    if json:
+        print_json({"folder": str(folder), "ok": healthy, "checks": [part._asdict() for part in found]})
+    else:
+        print_table(["status", "what", "found"], [["ok" if p.ok else "wrong", p.name, p.found] for p in found])
+    if not healthy:
+        raise typer.Exit(1)

@@ -1,0 +1,94 @@
+"""Every file of a run or of an exported model, checked against the hashes that were written with it."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from linnet.errors import InputError, LinnetError
+from linnet.storage.checkpoint import FILES, MANIFEST, read_checkpoint, steps
+from linnet.storage.files import one_line_errors, read_hashed, read_json
+from linnet.storage.run import check_metrics, read_metrics
+
+
+class Finding(NamedTuple):
+    """One group of files: whole or not, and what was found."""
+
+    name: str
+    ok: bool
+    found: str
+
+
+Load = Callable[[Path, int | None], object]  # loads a run at a step, or an exported model; an error if it cannot
+
+
+def verify(folder: str | Path, load: Load) -> list[Finding]:
+    """Verify a run, its pretraining too, or an exported model: all hashes, and that each model loads."""
+    folder = Path(folder)
+    if (folder / "config.toml").is_file():
+        found = list(_run(folder, load))
+        if (folder / "pretrain" / "config.toml").is_file():
+            found += [part._replace(name=f"pretrain/{part.name}") for part in verify(folder / "pretrain", load)]
+        return found
+    if (folder / "config.json").is_file():
+        return list(_export(folder, load))
+    what = "does not exist" if not folder.exists() else "is neither a run (config.toml) nor a model (config.json)"
+    raise InputError(f"{folder} {what}")
+
+
+def _run(folder: Path, load: Load) -> Iterator[Finding]:
+    states: list[dict[str, Any]] = []
+
+    def checkpoint(step: int) -> str:
+        path = folder / f"checkpoints/step-{step}"
+        states.append(read_checkpoint(path).state)
+        load(folder, step)
+        return f"{len(FILES) + 1} files, {sum((path / name).stat().st_size for name in (*FILES, MANIFEST)):,} bytes"
+
+    def metrics() -> str:
+        marks = [state["metrics"] for state in states if state.get("metrics") is not None]
+        for mark in marks:
+            check_metrics(folder / "metrics.jsonl", mark)
+        records = len(read_metrics(folder / "metrics.jsonl"))
+        return f"{records} records" + ("" if marks else ", of which no checkpoint holds the SHA-256")
+
+    saved = steps(folder / "checkpoints")
+    for step in saved:
+        yield _finding(f"checkpoints/step-{step}", lambda step=step: checkpoint(step))  # type: ignore[misc]
+    if not saved:
+        yield Finding("checkpoints", True, "none yet")
+    yield _finding("metrics.jsonl", metrics)
+    hashes = {(state.get("data") or {}).get("tokenizer") for state in states} - {None}
+    if hashes:
+        yield _finding("tokenizer.json", lambda: _tokenizer(folder, hashes))
+
+
+def _export(folder: Path, load: Load) -> Iterator[Finding]:
+    def model() -> str:
+        load(folder, None)
+        return f"{(folder / 'model.safetensors').stat().st_size:,} bytes"
+
+    yield _finding("config.json, model.safetensors", model)
+    about: Any = {}
+    with contextlib.suppress(LinnetError):  # already reported
+        about = read_json(folder / "config.json")
+    wanted = about.get("tokenizer_sha256") if isinstance(about, dict) else None
+    if wanted is not None or (folder / "tokenizer.json").exists():
+        yield _finding("tokenizer.json", lambda: _tokenizer(folder, {wanted}))
+
+
+def _tokenizer(folder: Path, hashes: set[Any]) -> str:
+    """The size of a tokenizer whose SHA-256 is the one wanted."""
+    path = folder / "tokenizer.json"
+    with one_line_errors("read", path):
+        data, found = read_hashed(path)
+    if hashes != {found}:
+        raise LinnetError(f"{path} is not the tokenizer of this model: its SHA-256 is not the recorded one")
+    return f"{len(data):,} bytes"
+
+
+def _finding(name: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, True, check())
+    except LinnetError as error:
+        return Finding(name, False, str(error))

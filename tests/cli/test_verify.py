@@ -1,0 +1,86 @@
+"""`linnet verify`: every kind of damage is found and named, and a whole run or export passes."""
+
+import json
+import shutil
+
+import pytest
+
+from linnet.cli.app import run as linnet
+
+
+@pytest.fixture
+def folders(trained, tmp_path, capfd):
+    """A run with checkpoints of steps 5 and 10, and the model exported from it."""
+    shutil.copytree(trained, tmp_path / "run")
+    assert linnet(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model")]) == 0
+    capfd.readouterr()
+    return tmp_path
+
+
+def verify(folder, capfd):
+    """The exit code, and each group of files with what is wrong about it, or nothing."""
+    code = linnet(["verify", str(folder), "--json"])
+    answer = json.loads(capfd.readouterr().out)
+    assert answer["ok"] == (code == 0) == all(check["ok"] for check in answer["checks"])
+    return code, {check["name"]: "" if check["ok"] else check["found"] for check in answer["checks"]}
+
+
+def test_whole_folders(folders, capfd):
+    before = {path: path.read_bytes() for path in folders.rglob("*") if path.is_file()}
+    groups = ["checkpoints/step-5", "checkpoints/step-10", "metrics.jsonl", "tokenizer.json"]
+    assert verify(folders / "run", capfd) == (0, dict.fromkeys(groups, ""))
+    groups = ["config.json, model.safetensors", "tokenizer.json"]
+    assert verify(folders / "model", capfd) == (0, dict.fromkeys(groups, ""))
+    assert {path: path.read_bytes() for path in folders.rglob("*") if path.is_file()} == before
+    assert linnet(["verify", str(folders / "run")]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert "4 files, " in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("run/checkpoints/step-5/model.safetensors", "checkpoints/step-5"),
+        ("run/checkpoints/step-5/optimizer.safetensors", "checkpoints/step-5"),
+        ("run/checkpoints/step-10/state.json", "checkpoints/step-10"),
+        ("run/checkpoints/step-10/manifest.json", "checkpoints/step-10"),
+        ("run/metrics.jsonl", "metrics.jsonl"),
+        ("run/tokenizer.json", "tokenizer.json"),
+        ("model/config.json", "config.json, model.safetensors"),
+        ("model/model.safetensors", "config.json, model.safetensors"),
+        ("model/tokenizer.json", "tokenizer.json"),
+    ],
+)
+def test_a_flipped_bit_and_a_missing_file_are_found(folders, capfd, name, group):
+    path = folders / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :])
+    code, found = verify(folders / name.split("/")[0], capfd)
+    assert code == 1
+    assert path.name in found[group]
+    path.unlink()
+    if path.name == "config.json":
+        assert linnet(["verify", str(path.parent)]) == 2
+    else:
+        code, found = verify(folders / name.split("/")[0], capfd)
+        assert code == 1
+        assert found[group]
+
+
+def test_a_run_before_its_first_checkpoint_and_what_is_no_run(folders, capfd):
+    shutil.rmtree(folders / "run/checkpoints")
+    code, found = verify(folders / "run", capfd)
+    assert (code, found["checkpoints"]) == (0, "")
+    assert linnet(["verify", str(folders)]) == 2
+    assert "is neither a run (config.toml) nor a model (config.json)" in capfd.readouterr().err
+    assert linnet(["verify", str(folders / "nothing")]) == 2
+
+
+def test_the_pretraining_is_verified_too(folders, capfd):
+    shutil.copytree(folders / "run", folders / "run/pretrain")
+    code, found = verify(folders / "run", capfd)
+    assert (code, len(found)) == (0, 8)
+    (folders / "run/pretrain/checkpoints/step-5/state.json").unlink()
+    code, found = verify(folders / "run", capfd)
+    assert (code, [name for name, fault in found.items() if fault]) == (1, ["pretrain/checkpoints/step-5"])
