@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from linnet.errors import InputError, unknown
 from linnet.ops import reference
 from linnet.ops.backend import choose, cpu_hurdle, cpu_serves
-from linnet.ops.hashing import draw, new_seed
+from linnet.ops.hashing import hashed, new_seed, stays
 from linnet.ops.masks import Layout, check_qkv, cleared, layout
 from linnet.ops.precision import accumulator, no_autocast
 from linnet.ops.rules import BlockRule
@@ -147,7 +147,7 @@ def _dropped(
     heads = torch.arange(q.shape[0] * q.shape[1], device=q.device).view(*q.shape[:2], *(1,) * (q.dim() - 2))
     rows, columns = at or (torch.arange(n, device=q.device)[None] for n in (T, K))
     seed = new_seed(q.device) if rule.seed is None else rule.seed
-    stay = draw(seed, heads, rows[:, None, ..., None], columns[:, None, ..., None, :]) >= int(rule.dropout * 2**32)
+    stay = stays(hashed(seed, heads, rows[:, None, ..., None]), columns[:, None, ..., None, :], rule.dropout)
     return (torch.where(stay, A * (1 / (1 - rule.dropout)), 0) @ v.to(wide)).to(v.dtype)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from linnet.ops.backend import serves
-from linnet.ops.hashing import draw, new_seed
+from linnet.ops.hashing import hashed, new_seed, stays
 
 SHEET = 1 << 16  # numbers whose places are counted together
 
@@ -31,5 +31,4 @@ def _kept(x: Tensor, seed: Tensor, p: float) -> Tensor:
     n = x.numel()
     sheet = torch.arange(-(-n // SHEET), device=x.device)
     place = torch.arange(min(n, SHEET), device=x.device)
-    stay = draw(seed, sheet[:, None], place) >= int(p * 2**32)
-    return stay.flatten()[:n].view(x.shape)
+    return stays(hashed(seed, sheet[:, None]), place, p).flatten()[:n].view(x.shape)

@@ -2,7 +2,7 @@
 
 import torch
 
-from linnet.ops.hashing import below, hashed, new_seed
+from linnet.ops.hashing import below, hashed, new_seed, stays
 
 
 def test_uniform_and_independent_of_shape() -> None:
@@ -26,3 +26,11 @@ def test_seeds_and_large_coordinates() -> None:
     assert not torch.equal(first, second) and (first >= 0).all() and (first < 2**32).all()
     assert 0 <= below(torch.tensor(2**32 - 1), 2**31) < 2**31
     assert 0 <= new_seed() < 2**31 and new_seed() != new_seed()
+
+
+def test_what_stays_is_what_the_hash_says() -> None:
+    """In 32 bits as in 64, for every size of p and signs of all kinds."""
+    seed, x = torch.tensor(3), torch.arange(5000)
+    h = hashed(seed, x[:50, None])
+    for p in (1e-9, 0.1, 0.5 - 2**-32, 0.5, 0.5 + 2**-32, 0.9, 1 - 2**-32):
+        assert stays(h, x, p).equal(hashed(seed, x[:50, None], x) >= int(p * 2**32))
