@@ -17,7 +17,7 @@ from linnet.errors import InputError
 from linnet.figures.figure import Figure, Series, to_plotly
 from linnet.report.attention import analysis_figures, gradient_figures, maps, readings, training_figures
 from linnet.report.runs import Run, number, read_runs
-from linnet.storage import write_text
+from linnet.storage import IDLE, clean, write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 NOTHING = "–"
@@ -35,6 +35,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     runs = read_runs([Path(folder) for folder in folders])
     if out is None:
         out = Path(folders[0] if len(folders) == 1 else ".") / "report.html"
+    clean(Path(out).absolute().parent, IDLE, shared=True)
     write_text(out, render(runs))
     return Path(out)
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
 import sys
@@ -190,6 +191,15 @@ def test_a_missing_extra_is_named(trained, monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r"a report needs plotly: pip install 'linnet\[report\]'"):
         write_report([trained], tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
+
+
+def test_what_a_killed_report_left_is_removed(copy):
+    folder = copy("run")
+    left = folder / ".linnet-report.html-999999999-0123abcd.tmp"  # no process has such a number
+    left.touch()
+    os.utime(left, (0, 0))
+    write_report([folder])
+    assert not left.exists()
 
 
 def test_a_damaged_file_is_named(copy):

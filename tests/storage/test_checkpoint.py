@@ -1,5 +1,7 @@
 """Checkpoints: the same state gives the same bytes, and every kind of damage is found before a tensor is parsed."""
 
+import contextlib
+import os
 import random
 import shutil
 import time
@@ -21,7 +23,7 @@ from linnet.storage.checkpoint import (
 )
 from linnet.storage.files import clean
 from linnet.storage.tensors import pack_tensors, unpack_tensors
-from tests.storage.faults import contents, no_warning, one_line, places, save, temporaries, value
+from tests.storage.faults import contents, in_child, no_warning, one_line, places, save, temporaries, value
 
 
 def joined(parts):
@@ -225,6 +227,31 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
     save(tmp_path, 22)  # resumed from 20 since 25 was damaged
     prune(tmp_path, to_keep(tmp_path, 22, best=10))
     assert steps(tmp_path) == [10, 20, 22]
+    assert temporaries(tmp_path) == []
+
+
+def test_a_removal_without_descriptors_is_reported(tmp_path):
+    """A real limit: a process that may open one more file can rename a folder, but not look into it."""
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    said = tmp_path / "said"
+    result = os.open(said, os.O_WRONLY | os.O_CREAT)
+
+    def limited():
+        held = []
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        os.close(held.pop())
+        os.write(result, prune(tmp_path, {3}).encode())
+
+    os.waitpid(in_child(limited), 0)
+    os.close(result)
+    assert said.read_text().startswith(f"cannot remove {tmp_path}/.linnet-step-1-")
+    assert said.read_text().endswith(": Too many open files")
+    assert steps(tmp_path) == [3]
+    assert len(temporaries(tmp_path)) == 2
+    assert clean(tmp_path) == ""
     assert temporaries(tmp_path) == []
 
 
