@@ -111,12 +111,12 @@ def _data(place: str | None) -> Check:
 
 def _kernels(build: bool) -> Check:
     """The CPU's kernels: compiled, or why not; only `build` compiles them here."""
-    from linnet.ops.cpu.build import built, load
+    from linnet.ops.cpu.build import built, load, refused
 
-    if not build and built() is None:
+    if not build and built() is None and not refused():
         advice = "nothing: the first use compiles them, or `linnet doctor --build`"
         return Check("cpu kernels", "missing", "not compiled yet", advice)
-    found = load(again=build)
+    found = load(again=build)  # builds nothing in a cache that is refused
     if found.library is not None:
         return Check("cpu kernels", "ok", str(found))
     mend = "install g++ or clang" if "no C++ compiler" in found.reason else "mend that"

@@ -153,10 +153,18 @@ def test_nothing_is_loaded_or_built_where_others_can_write(planted: Path, mode: 
         assert (found.library is None) == (not sticky)
         if not sticky:
             assert f"{place} can be written by others: no code is loaded from {planted.parent}" in found.reason
+            assert build.refused() == found.reason
             with pytest.raises(build.BuildError, match="can be written by others"):
                 build.build()
     finally:
         place.chmod(before)
+
+
+def test_nothing_is_made_in_a_folder_of_everybody(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    assert "can be written by others" in build.load().reason
+    assert not list((tmp_path / "cache").iterdir())
 
 
 @needs_compiler

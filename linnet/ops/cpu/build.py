@@ -112,13 +112,23 @@ def built() -> Path | None:
     return None
 
 
+def refused() -> str:
+    """Why no code is loaded from the cache, or nothing."""
+    with contextlib.suppress(OSError, RuntimeError):
+        try:
+            check_private(folder().resolve())
+        except BuildError as error:
+            return str(error)
+    return ""
+
+
 def check_private(place: Path) -> None:
     """Refuse a folder, without links in its path, that somebody else could fill: this is what ssh asks of its keys.
 
     It and all folders above it must be ours or root's and not writable for others. One above it may be, if it has the
     sticky bit, as /tmp has: others cannot rename there what is ours.
     """
-    for path in (place, *place.parents):
+    for path in filter(Path.exists, (place, *place.parents)):
         found = path.stat()
         if found.st_uid not in (os.getuid(), 0):
             raise BuildError(f"{path} belongs to another user: no code is loaded from {place}")
@@ -154,6 +164,7 @@ def build(again: bool = False) -> Path:
     place = folder()
     try:
         place = place.resolve()
+        check_private(place)  # before anything is made there, and again when all of it is
         for path in (*reversed(place.parents), place):
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
