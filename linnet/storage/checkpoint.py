@@ -189,9 +189,8 @@ def _read_manifest(path: Path) -> Manifest:
         raise CheckpointError(f"{path / MANIFEST} is damaged")
     try:
         manifest = Manifest(**content)
-    except (ValidationError, TypeError) as error:
-        reason = fault(error) if isinstance(error, ValidationError) else "it is not a table"
-        raise CheckpointError(f"{path / MANIFEST} is whole, but was not written by linnet: {reason}") from error
+    except ValidationError as error:
+        raise CheckpointError(f"{path / MANIFEST} is whole, but was not written by linnet: {fault(error)}") from error
     if path.name != f"step-{manifest.step}":
         raise CheckpointError(f"{path} is the checkpoint of step {manifest.step} under another name")
     for found in sorted(path.iterdir()):
