@@ -134,7 +134,7 @@ def dense(
 def _dropped(
     q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: BlockRule, at: tuple[Tensor, Tensor] | None
 ) -> Tensor:
-    """`dense` with the dropout of the CPU kernels: the draw at its head, query and key decides about a weight."""
+    """`dense` with the dropout of the CPU kernels: the hash of its head, query and key decides about a weight."""
     wide, T, K = accumulator(v.dtype), q.shape[-2], k.shape[-2]
     see = torch.ones(T, K, dtype=torch.bool, device=q.device) if see is None else see
     see = see.tril() if rule.causal else see
