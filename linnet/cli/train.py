@@ -22,7 +22,19 @@ Sets = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print what would be done, write nothing.")]
 
 
-def command(recipe: Recipe, out: Out = None, sets: Sets = None, dry_run: DryRun = False, json: Json = False) -> None:
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Pass over files of data.path that are not UTF-8 text, and name them.")
+]
+
+
+def command(
+    recipe: Recipe,
+    out: Out = None,
+    sets: Sets = None,
+    dry_run: DryRun = False,
+    skip_bad: SkipBad = False,
+    json: Json = False,
+) -> None:
     """Train a model by a recipe.
 
     The folder of the run gets its configuration, tokenizer, metrics and checkpoints. Ctrl-C, SIGTERM and SIGHUP (a
@@ -39,7 +51,7 @@ def command(recipe: Recipe, out: Out = None, sets: Sets = None, dry_run: DryRun 
     from linnet.config import load_recipe, recipe_path
     from linnet.train.check import check_config, check_out
 
-    config = load_recipe(recipe, sets or ())
+    config = load_recipe(recipe, (*(sets or ()), *(("data.skip_bad=true",) if skip_bad else ())))
     check_config(config)
     folder = out or Path("runs") / f"{recipe_path(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     check_out(folder)

@@ -15,7 +15,8 @@ from linnet.errors import InputError, unknown
 
 SPLITS = ("train", "valid", "test")
 SHARES = (0.90, 0.95)  # where train and valid end
-SMALLEST_SHARE = 0.01  # a split by file that leaves a part with less than this is not used
+SMALLEST_SHARE = 0.01  # of the bytes: a split by file that leaves a split with less is not used
+FEWEST_FILES = 4  # a split of fewer whole files may not look like the others, so a part of every file is held out
 
 TEXT_SUFFIXES = """
 .txt .text .md .markdown .rst .tex .org .tokens .raw .srt .csv .tsv .json .jsonl .toml .yaml .yml .html .xml
@@ -75,11 +76,17 @@ class Document:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in the splits `train`, `valid` and `test`; `missing` counts listed files not found."""
+    """Documents in the splits `train`, `valid` and `test`; `missing` counts listed files not found.
+
+    `passed_over` names the files of a folder that were not read, with the reason; `held_out` says how the validation
+    and test text was chosen.
+    """
 
     name: str
     splits: dict[str, list[Document]]
     missing: int = 0
+    passed_over: tuple[tuple[str, str], ...] = ()
+    held_out: str = ""
 
     @cached_property
     def sha256(self) -> dict[str, str]:
@@ -98,11 +105,23 @@ class Corpus:
         return sum(len(document.data) for document in self.splits[split])
 
 
-def load_corpus(corpus: str, path: str | Path | None = None) -> Corpus:
+def load_corpus(
+    corpus: str,
+    path: str | Path | None = None,
+    held_out: str | None = "auto",
+    valid_path: str | Path | None = None,
+    test_path: str | Path | None = None,
+    skip_bad: bool = False,
+) -> Corpus:
     """Read the corpus `stdlib`, `wikitext` or `text`.
 
     `path` is the folder of `wiki.*.tokens` for `wikitext` (default: `wikitext-2` in LINNET_DATA), and the
-    file or folder of text for `text`. What is missing, empty, binary or not UTF-8 is a one-line InputError.
+    file or folder of text for `text`. A missing, empty, binary or non-UTF-8 file is a one-line InputError.
+
+    For `text`, `valid_path` and `test_path` name the text of these splits. A split without a path of its own is held
+    out of `path`: "files" takes whole files by the hash of their names, "parts" the end of every file, and "auto"
+    takes files where there are many. None is the rule of version 0.1, which cut the end off the last files.
+    `skip_bad` passes over files that are not UTF-8 text.
     """
     if corpus == "stdlib":
         return _stdlib()
@@ -111,7 +130,8 @@ def load_corpus(corpus: str, path: str | Path | None = None) -> Corpus:
     if corpus == "text":
         if path is None:
             raise InputError("data.path is not set: the corpus 'text' needs a text file or folder")
-        return _text(Path(path))
+        own = {"valid": valid_path, "test": test_path}
+        return _text(Path(path), held_out, {split: Path(p) for split, p in own.items() if p is not None}, skip_bad)
     raise unknown("corpus", corpus, ("stdlib", "wikitext", "text"))
 
 
@@ -165,31 +185,87 @@ def _wikitext(folder: Path) -> Corpus:
     return Corpus("wikitext", splits)
 
 
-def _text(path: Path) -> Corpus:
-    root = path if path.is_dir() else path.parent
+def _text(path: Path, held_out: str | None, own: dict[str, Path], skip_bad: bool) -> Corpus:
+    documents, passed = _read_texts("data.path", path, skip_bad)
+    splits, how = _hold_out(documents, held_out, [split for split in SPLITS if split not in own])
+    for split, place in own.items():
+        splits[split], also = _read_texts(f"data.{split}_path", place, skip_bad)
+        passed += also
+    return Corpus("text", splits, passed_over=tuple(passed), held_out=how)
+
+
+def _read_texts(key: str, path: Path, skip_bad: bool) -> tuple[list[Document], list[tuple[str, str]]]:
+    """The documents of a file or folder, and the files that were passed over, each with the reason."""
+    passed: list[tuple[str, str]] = []
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if _is_text(file, path))
-        if not files:
-            raise InputError(f"{path} has no text files (such as .txt, .md, .py): data.path must have some")
+        files = sorted(file for file in path.rglob("*") if not _is_hidden(file, path) and file.is_file())
+        texts = [file for file in files if file.suffix.lower() in TEXT_SUFFIXES.split()]
+        if not texts:
+            raise InputError(f"{path} has no text files (such as .txt, .md, .py): {key} must have some")
+        others = (file for file in files if file not in texts)
+        passed = [(str(file), f"{file.suffix or 'no suffix'} is not a text suffix") for file in others]
     elif path.is_file():
-        files = [path]
+        texts = [path]
     else:
         what = "is neither a file nor a folder" if path.exists() else "does not exist"
-        raise InputError(f"{path} {what}: data.path must be a text file or a folder of them")
-    documents = [read_document(file, file.relative_to(root).as_posix()) for file in files]
-    documents = [document for document in documents if document.data.strip()]
+        raise InputError(f"{path} {what}: {key} must be a text file or a folder of them")
+    root, documents = path if path.is_dir() else path.parent, []
+    for file in texts:
+        try:
+            document = read_document(file, file.relative_to(root).as_posix())
+        except InputError as error:
+            if not skip_bad:
+                hint = ": data.skip_bad=true passes over such files" if path.is_dir() else ""
+                raise InputError(f"{error}{hint}") from None
+            passed.append((str(file), str(error).removeprefix(f"{file}").lstrip(", ")))
+            continue
+        if document.data.strip():
+            documents.append(document)
+        else:
+            passed.append((str(file), "it is empty"))
     if not documents:
         raise InputError(f"{path} is empty: there is no text to learn from")
-    splits = _split_by_file(documents)
+    return documents, passed
+
+
+def _is_hidden(file: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(root).parts)
+
+
+def _hold_out(
+    documents: list[Document], held_out: str | None, wanted: list[str]
+) -> tuple[dict[str, list[Document]], str]:
+    """The documents in the `wanted` splits, and a word on how; the share of a split that is not wanted is training."""
+    if wanted == ["train"]:
+        return {"train": documents}, "nothing"
+    by_file = _split_by_file(documents)
+    if held_out is None:
+        return (by_file if _enough(by_file, 1) else _split_by_line(documents)), "the end of all the text"
+    if held_out == "files" and not _enough(by_file, 1):
+        raise InputError("data.held_out is 'files': there are too few files for that; 'parts' is allowed")
+    whole = held_out == "files" or (held_out == "auto" and _enough(by_file, FEWEST_FILES))
+    splits = by_file if whole else _merge([_split_by_line([document]) for document in documents])
+    for split in (split for split in SPLITS if split not in wanted):
+        splits["train"] = _in_order(documents, splits["train"] + splits.pop(split))
+    return splits, "whole files" if whole else "the end of every file"
+
+
+def _enough(splits: dict[str, list[Document]], files: int) -> bool:
+    """Whether each split has at least so many files, and its share of the bytes."""
     sizes = [sum(len(document.data) for document in splits[split]) for split in SPLITS]
-    if min(sizes) < SMALLEST_SHARE * sum(sizes):
-        splits = _split_by_line(documents)
-    return Corpus("text", splits)
+    return min(len(splits[split]) for split in SPLITS) >= files and min(sizes) >= SMALLEST_SHARE * sum(sizes)
 
 
-def _is_text(file: Path, root: Path) -> bool:
-    hidden = any(part.startswith(".") for part in file.relative_to(root).parts)
-    return not hidden and file.suffix.lower() in TEXT_SUFFIXES.split() and file.is_file()
+def _merge(parts: list[dict[str, list[Document]]]) -> dict[str, list[Document]]:
+    return {split: [document for part in parts for document in part[split]] for split in SPLITS}
+
+
+def _in_order(documents: list[Document], chosen: list[Document]) -> list[Document]:
+    """The chosen documents in the order of their files; two parts of one file are one document again."""
+    by_name: dict[str, bytes] = {}
+    for document in chosen:
+        by_name[document.name] = by_name.get(document.name, b"") + document.data
+    return [Document(document.name, by_name[document.name]) for document in documents if document.name in by_name]
 
 
 def _split_by_file(documents: list[Document]) -> dict[str, list[Document]]:
@@ -203,7 +279,7 @@ def _split_by_file(documents: list[Document]) -> dict[str, list[Document]]:
 
 
 def _split_by_line(documents: list[Document]) -> dict[str, list[Document]]:
-    """The documents in a row, cut at two ends of lines."""
+    """The documents one after another, cut at two line ends."""
     total = sum(len(document.data) for document in documents)
     cuts = [round(share * total) for share in SHARES]
     reach = total // 40  # half of the smallest split

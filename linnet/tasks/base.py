@@ -63,6 +63,15 @@ class Task(ABC):
         return {}
 
     @staticmethod
+    def fresh(data: Any) -> dict[str, Any]:
+        """Settings that a new run writes down where its recipe leaves them open, by key of [data]."""
+        return {}
+
+    def remarks(self) -> list[str]:
+        """Lines about the data that a user should see before training."""
+        return []
+
+    @staticmethod
     def generated(data: Any) -> dict[str, int]:
         """Number of samples per split if the task generates `data.count` of them; otherwise empty."""
         return {}

@@ -24,6 +24,10 @@ class TextData(DataSettings):
 
     corpus: Literal["stdlib", "wikitext", "text"] = "stdlib"
     path: Place = None
+    valid_path: Place = None
+    test_path: Place = None
+    held_out: Literal["auto", "files", "parts"] | None = None  # None, in a run folder: the rule of version 0.1
+    skip_bad: bool | None = None
     tokenizer: Literal["bpe", "bytes", "gpt2", "word"] = "bpe"
     vocab_size: Annotated[int, Field(ge=2, le=10**7)] | None = None
     tokenizer_path: Place = None
@@ -36,6 +40,10 @@ class TextData(DataSettings):
             raise InputError(f"data.vocab_size is {self.vocab_size}: the tokenizer {self.tokenizer!r} has its own size")
         if self.corpus == "stdlib" and self.path is not None:
             raise InputError(f"data.path is {short(self.path)}: data.corpus 'stdlib' has none; 'text' reads your own")
+        for name in ("valid_path", "test_path", "held_out", "skip_bad"):
+            value = getattr(self, name)
+            if self.corpus != "text" and value is not None:
+                raise InputError(f"data.{name} is {short(value)}: only data.corpus 'text' has it")
         if self.tokenizer != "gpt2" and self.tokenizer_path is not None:
             place = short(self.tokenizer_path)
             raise InputError(f"data.tokenizer_path is {place}: only data.tokenizer 'gpt2' reads files")
@@ -64,11 +72,17 @@ class TextTask(Task):
             found["tokenizer_path"] = default_gpt2()
         return found
 
+    @staticmethod
+    def fresh(data: TextData) -> dict[str, Any]:
+        """The rule by which a new run holds out text; version 0.1 had another and wrote none down."""
+        return {"held_out": "auto"} if data.corpus == "text" and data.held_out is None else {}
+
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
     ) -> None:
         super().__init__(config, cache, folder, work)
-        self.corpus = load_corpus(self.data.corpus, self.data.path)
+        own = {name: getattr(self.data, name) for name in ("held_out", "valid_path", "test_path")}
+        self.corpus = load_corpus(self.data.corpus, self.data.path, **own, skip_bad=bool(self.data.skip_bad))
         self.tokenizer = self._tokenizer()
         self.streams: dict[str, Stream] = {}
         self.blocks: dict[str, Blocks] = {}
@@ -92,6 +106,20 @@ class TextTask(Task):
         """The vocabulary's size, where the text does not decide it."""
         return {} if data.vocab_size is None else {"vocab_size": data.vocab_size}
 
+    def remarks(self) -> list[str]:
+        """Which files are read, which are held out and which are passed over."""
+        if self.data.corpus != "text":
+            return []
+        sizes = ", ".join(f"{split} {self.corpus.size(split):,}" for split in SPLITS)
+        lines = [f"bytes of text: {sizes}"]
+        for split in SPLITS[1:]:
+            names = list(dict.fromkeys(document.name for document in self.corpus.splits[split]))
+            where = "" if getattr(self.data, f"{split}_path") else f" ({self.corpus.held_out})"
+            lines.append(f"held out for {split}{where}: {_few(names)}")
+        if self.corpus.passed_over:
+            lines.append(f"passed over: {_few([f'{name} ({why})' for name, why in self.corpus.passed_over])}")
+        return lines
+
     def model_fields(self) -> dict[str, Any]:
         """The vocabulary's size, and the id of padding."""
         return {"vocab_size": self.tokenizer.vocab_size, "pad": Tokenizer.pad}
@@ -111,6 +139,12 @@ class TextTask(Task):
     def count(self, split: str) -> int:
         """Number of blocks."""
         return len(self.blocks[split])
+
+
+def _few(names: Sequence[str], most: int = 5) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def make_tokenizer(data: TextData, corpus: Corpus, mask: bool) -> Tokenizer:

@@ -108,6 +108,11 @@ class Run:
         torch.manual_seed(seed_of(self.given.seed, -1))
         return Model(self.model_config)
 
+    def remark(self) -> None:
+        """Print what the task has to say about its data."""
+        for line in self.task.remarks():
+            self.screen.say(line)
+
     def check(self) -> None:
         """Prepare the data, and raise if the model does not fit them or cannot be built."""
         self.task.check_model(self.model_config)
@@ -120,6 +125,7 @@ class Run:
         check_out(folder)
         check_machine(self.given)
         self.check()
+        self.remark()
         _ = self.model  # before anything is written, since it may be too large for the memory
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -311,7 +317,7 @@ def open_run(folder: str | Path, screen: Screen) -> Run:
 
 def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
     """Train from the beginning, in the new or empty folder `out`."""
-    return Run(_absolute(config), Path(out), screen).start()
+    return Run(_fresh(_absolute(config)), Path(out), screen).start()
 
 
 def resume_run(folder: str | Path, screen: Screen) -> Outcome:
@@ -331,12 +337,14 @@ def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
     """
     check_tables(config)
     check_machine(config)
+    config = _fresh(config)
     made, data, train = TASK[config.task].generated(config.data), config.data, config.train
-    few = data.model_copy(update={"count": min(FEW, sum(made.values()))}) if made else data
+    few = {"count": min(FEW, sum(made.values()))} if made else {}
     with TemporaryDirectory() as cache:
-        run = Run(config.model_copy(update={"data": few}), None, screen, Path(cache))
+        run = Run(_with_data(config, few), None, screen, Path(cache))
         run.check()
         samples = made or {split: run.task.count(split) for split in SPLITS}
+        run.remark()
     drawn = (train.steps + pretrain_length(config)) * train.batch * train.accumulate
     return {
         "config": run.config.model_copy(update={"data": data}).model_dump(mode="json", exclude_none=True),
@@ -370,7 +378,16 @@ def _absolute(config: RunConfig) -> RunConfig:
     paths: dict[str, Any] = {name: getattr(config.data, name) for name in config.data.paths()}
     paths |= TASK[config.task].places(config.data)
     full = {name: str(Path(path).absolute()) for name, path in paths.items() if path is not None}
-    return config.model_copy(update={"data": config.data.model_copy(update=full)})
+    return _with_data(config, full)
+
+
+def _fresh(config: RunConfig) -> RunConfig:
+    """The configuration of a new run, with the settings that its recipe leaves to the task."""
+    return _with_data(config, TASK[config.task].fresh(config.data))
+
+
+def _with_data(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
+    return config.model_copy(update={"data": config.data.model_copy(update=changes)})
 
 
 class _NoNumbers(TorchFunctionMode):

@@ -128,3 +128,21 @@ def test_a_damaged_checkpoint_is_told_and_passed_over(run, recipe, tmp_path):
     assert err.count("\n") == 1
     assert "step-10/state.json is damaged" in err
     assert run("resume", tmp_path / "run", "--json")[2] == ""
+
+
+def test_what_is_held_out_and_passed_over_is_printed(run, recipe, tmp_path):
+    (tmp_path / "text").mkdir()
+    for name, line in (("english", "the quick brown fox\n"), ("greek", "ταχεία αλεπού\n")):
+        (tmp_path / f"text/{name}.txt").write_text(line * 400)
+    (tmp_path / "text/bad.txt").write_bytes(b"\xff")
+    options = ("--set", f"data.path={tmp_path / 'text'}", "--set", "train.steps=2", "--out", tmp_path / "run")
+    code, _, err = run("train", recipe, *options)
+    assert code == 2
+    assert err.endswith("it is not UTF-8 text: data.skip_bad=true passes over such files\n")
+    code, _, err = run("train", recipe, *options, "--skip-bad")
+    assert code == 0, err
+    assert "held out for valid (the end of every file): english.txt, greek.txt\n" in err
+    assert "held out for test (the end of every file): english.txt, greek.txt\n" in err
+    assert f"passed over: {tmp_path}/text/bad.txt (line 1: the file holds the byte 0xff: it is not UTF-8 text)" in err
+    assert 'held_out = "auto"' in (tmp_path / "run/config.toml").read_text()
+    assert run("resume", tmp_path / "run")[0] == 0

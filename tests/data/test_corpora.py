@@ -104,12 +104,70 @@ def test_a_file_name_that_is_not_utf8_is_as_good_as_any(tmp_path):
     assert all(corpus.splits[split] for split in SPLITS)
 
 
-def test_a_folder_of_few_files_is_split_as_one_text(tmp_path):
+def few_files(folder):
     for name in "abc":
-        (tmp_path / f"{name}.txt").write_text(f"{name}\n" * 1000)
-    corpus = load_corpus("text", tmp_path)
+        (folder / f"{name}.txt").write_text(f"{name}\n" * 1000)
+    return folder
+
+
+def test_of_few_files_a_part_of_each_is_held_out(tmp_path):
+    corpus = load_corpus("text", few_files(tmp_path))
+    for split, size in zip(SPLITS, (1800, 100, 100), strict=True):
+        assert [(document.name[0], len(document.data)) for document in corpus.splits[split]] == [
+            (name, size) for name in "abc"
+        ]
+    assert corpus.held_out == "the end of every file"
+    assert load_corpus("text", tmp_path, held_out="parts").sha256 == corpus.sha256
+
+
+def test_the_rule_of_version_0_1_still_gives_its_splits(tmp_path):
+    corpus = load_corpus("text", few_files(tmp_path), held_out=None)
     assert whole(corpus) == b"a\n" * 1000 + b"b\n" * 1000 + b"c\n" * 1000
     assert [corpus.size(split) for split in SPLITS] == [5400, 300, 300]
+    assert {document.name for split in SPLITS[1:] for document in corpus.splits[split]} == {"c.txt"}
+
+
+def test_whole_files_are_held_out_of_many_or_on_request(tmp_path):
+    with pytest.raises(InputError, match="too few files"):
+        load_corpus("text", few_files(tmp_path), held_out="files")
+    for i in range(60):
+        (tmp_path / f"{i}.md").write_text(f"text {i}\n" * 100)
+    asked = load_corpus("text", tmp_path, held_out="files")
+    names = [document.name for split in SPLITS for document in asked.splits[split]]
+    assert len(set(names)) == len(names) == 63
+    assert asked.held_out == "whole files"
+
+
+def test_paths_of_their_own_for_validation_and_test(tmp_path):
+    text = few_files(tmp_path / "text") if (tmp_path / "text").mkdir() is None else None
+    for name in ("valid", "test"):
+        (tmp_path / f"{name}.txt").write_text(f"{name}\n" * 50)
+    both = load_corpus("text", text, valid_path=tmp_path / "valid.txt", test_path=tmp_path / "test.txt")
+    assert both.size("train") == 6000
+    assert [both.splits[split][0].text for split in ("valid", "test")] == ["valid\n" * 50, "test\n" * 50]
+    one = load_corpus("text", text, valid_path=tmp_path / "valid.txt")
+    assert [one.size(split) for split in SPLITS] == [5700, 300, 300]
+    assert "data.valid_path must be" in refused_with(text, valid_path=tmp_path / "absent")
+
+
+def refused_with(path, **options):
+    with pytest.raises(InputError) as error:
+        load_corpus("text", path, **options)
+    return str(error.value)
+
+
+def test_bad_files_are_named_and_can_be_passed_over(tmp_path):
+    few_files(tmp_path)
+    (tmp_path / "bad.txt").write_bytes(b"one\n\xff")
+    (tmp_path / "empty.md").write_text("\n")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    assert refused("text", tmp_path).endswith("it is not UTF-8 text: data.skip_bad=true passes over such files")
+    corpus = load_corpus("text", tmp_path, skip_bad=True)
+    assert corpus.passed_over == (
+        (str(tmp_path / "picture.png"), ".png is not a text suffix"),
+        (str(tmp_path / "bad.txt"), "line 2: the file holds the byte 0xff: it is not UTF-8 text"),
+        (str(tmp_path / "empty.md"), "it is empty"),
+    )
 
 
 def test_hidden_empty_and_other_files_of_a_folder_are_left_out(tmp_path):
