@@ -25,7 +25,7 @@ from linnet.studies.base import Planned, Report, Request, Study
 from linnet.studies.records import Record, resolved_model, stamp
 from linnet.studies.unfinished import render_unfinished, unfinished, unfinished_table
 from linnet.train.check import difference, run_config
-from linnet.train.run import Outcome, Run, resume_run, start_run
+from linnet.train.run import Outcome, Run, fresh_config, resume_run, start_run
 
 PEAK, UTILIZATION = 312e12, 0.3  # of an A100: operations per second in bfloat16, and the share that training reaches
 
@@ -207,7 +207,7 @@ def train(trial: Trial, folder: Path, screen: Screen) -> Outcome:
 
 def check_begun(folder: Path, planned: RunConfig) -> None:
     """Raise for a run with other settings than the study now has: its record would describe a run that never was."""
-    changed = difference(run_config(folder), planned, also=("steps", "eval_every"))
+    changed = difference(run_config(folder), fresh_config(planned), also=("steps", "eval_every"))
     if changed:
         raise InputError(f"{folder} is a run of an earlier form of the study, in which now {changed}: move it away")
 

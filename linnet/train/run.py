@@ -317,7 +317,7 @@ def open_run(folder: str | Path, screen: Screen) -> Run:
 
 def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
     """Train from the beginning, in the new or empty folder `out`."""
-    return Run(_fresh(_absolute(config)), Path(out), screen).start()
+    return Run(fresh_config(_absolute(config)), Path(out), screen).start()
 
 
 def resume_run(folder: str | Path, screen: Screen) -> Outcome:
@@ -337,7 +337,7 @@ def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
     """
     check_tables(config)
     check_machine(config)
-    config = _fresh(config)
+    config = fresh_config(config)
     made, data, train = TASK[config.task].generated(config.data), config.data, config.train
     few = {"count": min(FEW, sum(made.values()))} if made else {}
     with TemporaryDirectory() as cache:
@@ -381,7 +381,7 @@ def _absolute(config: RunConfig) -> RunConfig:
     return _with_data(config, full)
 
 
-def _fresh(config: RunConfig) -> RunConfig:
+def fresh_config(config: RunConfig) -> RunConfig:
     """The configuration of a new run, with the settings that its recipe leaves to the task."""
     return _with_data(config, TASK[config.task].fresh(config.data))
 

@@ -24,7 +24,7 @@ def test_a_task_declares_its_data_table_and_its_checkpoint(name):
 @pytest.mark.parametrize("name", TASK.names())
 def test_the_paths_of_a_task_are_text_as_they_stand(name):
     paths = TASK[name].Data.paths()
-    assert set(paths) <= {"path", "tokenizer_path", "cache"}
+    assert set(paths) <= {"path", "valid_path", "test_path", "tokenizer_path", "cache"}
     data = load_recipe("smoke", ["task=causal_lm", f"task={name}", "data={}", *(f"data.{path}=2024" for path in paths)])
     assert all(getattr(data.data, path) == "2024" for path in paths)
 
