@@ -1,10 +1,11 @@
 """The one model: embedding, positions, blocks and an output, all as its configuration says."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from linnet.config import parse_section, short
 from linnet.errors import InputError, UnsupportedError
@@ -224,3 +225,19 @@ class Model(nn.Module):
                 if not 0 <= worst < self.config.vocab_size:
                     raise InputError(f"ids contains {worst}: an id is at least 0 and below {self.config.vocab_size}")
         return ids
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Trainable numbers of a model, shared ones counted once; the model is built without memory for them."""
+    with torch.device("meta"), _NoNumbers():
+        model = Model(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+class _NoNumbers(TorchFunctionMode):
+    """Inside, nothing is drawn at random: on the meta device that would import torch's compiler, for a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.normal_, torch.Tensor.uniform_):
+            return args[0]
+        return func(*args, **(kwargs or {}))

@@ -66,17 +66,13 @@ class Run:
 
     def parameters(self) -> int | None:
         """Number of parameters, counted without allocating them; None for a model that linnet cannot build."""
-        import torch
-
-        from linnet.models.backbone import Model
+        from linnet.models.backbone import count_parameters
         from linnet.models.presets import model_config
 
         try:
-            with torch.device("meta"):
-                model = Model(model_config(self.section("model")))
+            return count_parameters(model_config(self.section("model")))
         except (LinnetError, RuntimeError, ArithmeticError):  # torch raises these for absurd sizes
             return None
-        return sum(parameter.numel() for parameter in model.parameters())
 
 
 def number(value: object) -> float | None:

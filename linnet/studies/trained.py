@@ -9,13 +9,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, cast
-
-import torch
+from typing import Any, ClassVar, NamedTuple
 
 from linnet.config import RunConfig, load_recipe
 from linnet.errors import InputError, unknown
-from linnet.models.backbone import Model
+from linnet.models.backbone import count_parameters
 from linnet.models.config import ModelConfig
 from linnet.models.presets import model_config
 from linnet.registry import TASK
@@ -26,6 +24,7 @@ from linnet.studies.records import Record, resolved_model, stamp
 from linnet.studies.unfinished import render_unfinished, unfinished, unfinished_table
 from linnet.train.check import difference, run_config
 from linnet.train.run import Outcome, Run, fresh_config, resume_run, start_run
+from linnet.train.size import planned_tokens, planned_updates
 
 PEAK, UTILIZATION = 312e12, 0.3  # of an A100: operations per second in bfloat16, and the share that training reaches
 
@@ -225,14 +224,9 @@ def plan(trial: Trial) -> Planned:
     Tokens are steps * batch * accumulate * context, those of pretraining too; padding counts. GPU hours are those of
     one A100 in bfloat16: 6 * parameters * tokens / (312e12 per second * 0.3).
     """
-    config, train, data = trial.config, trial.config.train, cast(Any, trial.config.data)
-    before = (train.pretrain_steps or train.steps) if config.pretrain else 0
-    model = model_without_data(config)
-    sequences = 2 if model.output == "two_tower" else 1
-    steps = train.steps + before
-    tokens = steps * train.batch * train.accumulate * data.context * sequences
-    parameters = _parameters(model.model_dump_json())
-    return Planned(trial.name, parameters, tokens, steps, float(f"{gpu_hours(parameters, tokens):.4g}"))
+    tokens, parameters = planned_tokens(trial.config), _parameters(model_without_data(trial.config).model_dump_json())
+    hours = float(f"{gpu_hours(parameters, tokens):.4g}")
+    return Planned(trial.name, parameters, tokens, planned_updates(trial.config), hours)
 
 
 def gpu_hours(parameters: int, tokens: int) -> float:
@@ -247,6 +241,5 @@ def model_without_data(config: RunConfig) -> ModelConfig:
 
 @cache
 def _parameters(model: str) -> int:
-    """Trainable numbers of a model, which is built without memory for them."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in Model(ModelConfig.model_validate_json(model)).parameters())
+    """Trainable numbers of a model, which many runs of a study share."""
+    return count_parameters(ModelConfig.model_validate_json(model))

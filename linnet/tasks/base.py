@@ -77,6 +77,11 @@ class Task(ABC):
         return {}
 
     @staticmethod
+    def sequences(data: Any) -> int:
+        """Number of sequences, each of `data.context` tokens at most, in one sample."""
+        return 1
+
+    @staticmethod
     def denoising(data: Any) -> DataSettings | None:
         """The settings with which a model is pretrained on the task's own training samples; None: it cannot be."""
         return None

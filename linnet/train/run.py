@@ -14,12 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from linnet.config import RunConfig, dump_config, short
 from linnet.data.corpora import SPLITS
 from linnet.errors import InputError, LinnetError, unknown
-from linnet.models.backbone import Model
+from linnet.models.backbone import Model, count_parameters
 from linnet.models.config import ModelConfig
 from linnet.models.loading import check_saved, load_weights, saved_checkpoint
 from linnet.models.presets import is_resolved, model_config
@@ -45,7 +44,8 @@ from linnet.train.device import pick_device, precision
 from linnet.train.environment import check_machine, checkpoint_state, compare_state, environment
 from linnet.train.log import RunLog
 from linnet.train.loop import Trainer, seed_of
-from linnet.train.pretraining import pretrain_length, pretraining_config, take_over
+from linnet.train.pretraining import pretraining_config, take_over
+from linnet.train.size import planned_samples, planned_tokens
 
 FEW = 10  # generated samples of a dry run
 
@@ -98,9 +98,7 @@ class Run:
     @cached_property
     def parameters(self) -> int:
         """Trainable numbers, shared ones counted once, of a model without memory: a mechanism refuses here."""
-        with torch.device("meta"), _NoNumbers():
-            model = Model(self.model_config)
-        return sum(parameter.numel() for parameter in model.parameters())
+        return count_parameters(self.model_config)
 
     @cached_property
     def model(self) -> Model:
@@ -338,20 +336,19 @@ def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
     check_tables(config)
     check_machine(config)
     config = fresh_config(config)
-    made, data, train = TASK[config.task].generated(config.data), config.data, config.train
+    made, data = TASK[config.task].generated(config.data), config.data
     few = {"count": min(FEW, sum(made.values()))} if made else {}
     with TemporaryDirectory() as cache:
         run = Run(_with_data(config, few), None, screen, Path(cache))
         run.check()
         samples = made or {split: run.task.count(split) for split in SPLITS}
         run.remark()
-    drawn = (train.steps + pretrain_length(config)) * train.batch * train.accumulate
     return {
         "config": run.config.model_copy(update={"data": data}).model_dump(mode="json", exclude_none=True),
         "parameters": run.parameters,
         "samples": samples,
-        "drawn": drawn,
-        "tokens": drawn * run.task.data.context,
+        "drawn": planned_samples(config),
+        "tokens": planned_tokens(config),
     }
 
 
@@ -388,12 +385,3 @@ def fresh_config(config: RunConfig) -> RunConfig:
 
 def _with_data(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
     return config.model_copy(update={"data": config.data.model_copy(update=changes)})
-
-
-class _NoNumbers(TorchFunctionMode):
-    """Inside, nothing is drawn at random: on the meta device that would import torch's compiler, for a second."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.Tensor.normal_, torch.Tensor.uniform_):
-            return args[0]
-        return func(*args, **(kwargs or {}))

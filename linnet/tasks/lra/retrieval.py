@@ -9,7 +9,7 @@ from linnet.data.lra.sequences import Sequences, digest, letter
 from linnet.errors import InputError
 from linnet.registry import TASK
 from linnet.tasks.base import Batch, Indices
-from linnet.tasks.lra.base import LraTask, make_batch
+from linnet.tasks.lra.base import LraData, LraTask, make_batch
 
 
 class PairsTask(LraTask):
@@ -21,6 +21,11 @@ class PairsTask(LraTask):
     vocab_size = 512
     between = ""
     pairs: dict[str, Pairs]
+
+    @staticmethod
+    def sequences(data: LraData) -> int:
+        """Two documents; one where they are denoised."""
+        return 1 if data.objective == "denoise" else 2
 
     def symbol(self, token: int) -> str:
         """A byte, as a letter where it is one."""
