@@ -35,10 +35,9 @@ class Perplexity(Trained):
         for name, runs in _best_first(records).items():
             found: dict[float, list[float]] = {}
             for run in runs:
-                tokens = {entry["step"]: entry["tokens"] for entry in run["curve"] if entry["split"] == "train"}
-                for entry in run["curve"]:
-                    if entry["split"] == "valid":
-                        found.setdefault(tokens[entry["step"]] / 1e6, []).append(entry["perplexity"])
+                for entry in (entry for entry in run["curve"] if entry["split"] == "valid"):
+                    tokens = entry["step"] * run["tokens"] / run["config"]["train"]["steps"]  # equal in each step
+                    found.setdefault(tokens / 1e6, []).append(entry["perplexity"])
             series.append(spread_line(name, found))
         return [Figure("Validation perplexity", "million tokens", "per token", series, log_y=True, note=note)]
 
