@@ -49,6 +49,9 @@ def read_records(folder: Path, study: str, fields: frozenset[str] = frozenset())
             raise LinnetError(f"{path} is not a result of a study: it names none")
         if name != study:
             raise InputError(f"{path} is a result of {name}, not of {study}: each study needs a folder of its own")
+        schema = record.get("schema", 1)
+        if schema not in range(1, SCHEMA + 1):
+            raise LinnetError(f"{path} has schema {schema!r}: this linnet reads records up to schema {SCHEMA}")
         missing = sorted(fields - record.keys())
         if missing:
             raise LinnetError(f"{path} is not a result of a study: it lacks {', '.join(missing)}")
@@ -77,7 +80,7 @@ def one_line_damage(*places: Path) -> Iterator[None]:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise LinnetError(f"{' or '.join(map(str, places))} is damaged: {what}") from None
+        raise LinnetError(f"{' or '.join(map(str, places))} is damaged: {what}") from error
 
 
 def digest(records: Sequence[Record]) -> str:

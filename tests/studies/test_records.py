@@ -1,5 +1,6 @@
 """Records say what they are: their study, their kind, the whole model, and the code that made them."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,7 +12,15 @@ import linnet
 from linnet.errors import LinnetError
 from linnet.models.presets import preset
 from linnet.studies import records
-from linnet.studies.records import code_version, one_line_damage, resolved_model, stamp, study_of
+from linnet.studies.records import (
+    SCHEMA,
+    code_version,
+    one_line_damage,
+    read_records,
+    resolved_model,
+    stamp,
+    study_of,
+)
 
 
 @pytest.fixture
@@ -83,3 +92,11 @@ def test_the_model_has_every_option_of_every_layer():
 def test_damage_is_one_line_that_names_the_places():
     with pytest.raises(LinnetError, match="a or b is damaged: KeyError: 'test'"), one_line_damage(Path("a"), Path("b")):
         {}["test"]
+
+
+@pytest.mark.parametrize("schema", [SCHEMA + 1, 0, "2", None])
+def test_a_record_of_a_later_schema_is_one_line(schema, tmp_path):
+    record = {**stamp("recall", "trained", "linnet reproduce recall --scale cpu"), "schema": schema}
+    (tmp_path / "x.json").write_text(json.dumps(record))
+    with pytest.raises(LinnetError, match=f"x.json has schema {schema!r}: this linnet reads records up to schema 2"):
+        read_records(tmp_path, "recall")
