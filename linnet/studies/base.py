@@ -1,4 +1,4 @@
-"""What a study is: a table or figure of a paper, or one of our own, which one command runs, records and renders.
+"""A study: a table or figure of a paper, or one of our own, that one command runs, records and renders.
 
 A study is a class in a file of its own, under `@STUDY.add("its-name")`. Its base class is its kind: `Trained`,
 `Computed`, `Measured` or `Drawn`. The file says what is run at each scale, and what is shown of the records.
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a reproduction came to: for people, for programs, and the signal that stopped it (0: none did)."""
+    """The outcome of `linnet reproduce`: text for people, data for programs, the signal that stopped it (0: none)."""
 
     text: str
     data: dict[str, Any]
@@ -45,7 +45,7 @@ class Report(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """One run before it is done; what is not trained has zeros."""
+    """One run before it is done; the numbers are 0 if nothing is trained."""
 
     run: str
     parameters: int = 0
@@ -88,12 +88,16 @@ class Study(ABC):
         """Attention maps for a second picture; none by default."""
         return []
 
+    def about_maps(self, records: Sequence[Record]) -> tuple[int, str]:
+        """The length of the maps in tokens, and the note below them."""
+        raise NotImplementedError
+
     def claims(self, records: Sequence[Record]) -> list[Claim]:
-        """What the paper states, and what the records say of it; nothing by default."""
+        """What the paper states, and the verdict of the records; nothing by default."""
         return []
 
     def dry_run(self, scale: str, only: Sequence[str] = (), seeds: int | None = None) -> list[Planned]:
-        """What would be done; nothing is read, generated or written."""
+        """The runs that would be done; nothing is read, generated or written."""
         self.check(Request(scale, only=tuple(only), seeds=seeds))
         return [Planned(run) for run in self.runs(scale, seeds)]
 
@@ -142,7 +146,7 @@ class Study(ABC):
         return self.rendered_so_far(request, folder, needed=request.render)
 
     def rendered_so_far(self, request: Request, folder: Path, needed: bool) -> Report:
-        """What is done of what is planned, rendered if there is anything; nothing is an error where it is `needed`."""
+        """Render the records so far and count the runs; no records are an error if they are `needed`."""
         there, files, lines = {path.stem for path in folder.glob("*.json")}, list[Path](), list[str]()
         if there or needed:
             files = self.render(folder, request.scale)
@@ -191,15 +195,15 @@ class Study(ABC):
         about = {SOURCE: digest(records), OWNER: self.name}
         save_figures(self.figures(records, self.heading(scale)), picture, about)
         if grid:
-            save_maps(grid, maps, records[0]["analysis"]["length"], "absolute values, mean over heads", about)
+            save_maps(grid, maps, *self.about_maps(records), about)
         return files
 
 
 def check_owner(picture: Path, study: str) -> None:
-    """Raise if there is a picture of another study in this place; early pictures do not name theirs."""
+    """Raise if the file is a picture of another study; early pictures do not name theirs."""
     owner = read_metadata(picture).get(OWNER, study)
     if owner != study:
-        raise InputError(f"{picture} is a picture of {owner}, not of {study}: name another place by --out")
+        raise InputError(f"{picture} is a picture of {owner}, not of {study}: name another place by --out or --results")
 
 
 def maps_name(picture: str) -> str:

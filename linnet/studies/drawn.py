@@ -16,7 +16,7 @@ from linnet.studies.records import Record, digest, one_line_damage, study_of
 
 
 class Drawn(Study):
-    """One picture of what several studies found; their results lie beside it."""
+    """One picture of the records of several studies, whose folders lie beside it."""
 
     kind = "drawn"
     scales = ("cpu",)
@@ -70,7 +70,8 @@ def _check_place(picture: Path, study: str) -> None:
     check_owner(picture, study)
     folder = picture.with_suffix("")
     if any(folder.glob("*.json")):
-        raise InputError(f"{picture} is the picture of the results in {folder}: name another place by --out")
+        where = f"{picture} is the picture of the results in {folder}"
+        raise InputError(f"{where}: name another place by --out or --results")
 
 
 def _read(name: str, folder: Path) -> list[Record]:

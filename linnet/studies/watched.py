@@ -22,6 +22,10 @@ WATCHED = (  # more and smaller updates than in other studies, read along the wa
     'train.instruments=["entropy", "temperature"]',
     "train.instrument_every=50",
 )
+PAPER = (  # models without a causal mask, which have a spectral gap
+    'train.instruments=["entropy", "temperature", "spectral_gap"]',
+    "train.instrument_every=1000",
+)
 BLOCKS = 4  # of the validation split, for the instruments
 
 
@@ -30,7 +34,7 @@ class Watched(Trained):
 
     scales: ClassVar = {
         "cpu": Scale("wikitext2", "_lm_small", WATCHED),
-        "paper": Scale("transnormer_roberta", "_roberta"),
+        "paper": Scale("transnormer_roberta", "_roberta", PAPER),
     }
     shared = "watched"
     instruments: ClassVar[tuple[str, ...]]  # read at the end of a run, and kept in its record
@@ -44,6 +48,10 @@ class Watched(Trained):
             heads = pooled(views[i], self.map_size, signed=False)[0]  # signs would cancel in the mean over heads
             found["layers"][i]["map"] = pack(heads.mean(dim=0).numpy())
         return {"analysis": found}
+
+    def about_maps(self, records: Sequence[Record]) -> tuple[int, str]:
+        """The length of a validation block, and how `readings` made the maps."""
+        return records[0]["analysis"]["length"], "absolute values, mean over heads"
 
 
 def masked(row: Row) -> Row:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from linnet.instruments.plots import BY_LAYER
 from linnet.registry import STUDY
 from linnet.screen import Screen
 from linnet.studies.base import Request
@@ -51,3 +52,9 @@ def test_studies_of_one_set_of_runs(tiny):
     assert trained == ["lln-seed0", "vanilla-seed0"]  # once each
     assert "spectral gap" in (out / "results-lln-training.md").read_text()
     assert "gradient's L2 norm" in (out / "results-transnormer-table2.md").read_text()
+
+
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+def test_some_run_is_read_for_each_panel_along_training(scale):
+    read = {name for trial in STUDY["lln-training"]().trials(scale) for name in trial.config.train.instruments}
+    assert {instrument for _, _, instrument, _ in BY_LAYER[:3]} <= read
