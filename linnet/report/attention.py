@@ -10,12 +10,12 @@ from linnet.figures.heatmap import shrink
 from linnet.instruments.analyze import remarks, rows
 from linnet.instruments.plots import BY_LAYER, dilution_figure, kernel_figures, law_figure, layer_figures, pair_figure
 from linnet.registry import INSTRUMENT
-from linnet.report.runs import Run, number
+from linnet.report.runs import SavedRun, number
 
 BUDGET = 4 * 10**6  # cells in all maps of a page; with more, the maps are pooled further
 
 
-def gradient_figures(runs: Sequence[Run]) -> list[Figure]:
+def gradient_figures(runs: Sequence[SavedRun]) -> list[Figure]:
     """Gradient norms by layer and step, one figure per run; means over the updates of each record."""
     figures = []
     for run in runs:
@@ -32,7 +32,7 @@ def gradient_figures(runs: Sequence[Run]) -> list[Figure]:
     return figures
 
 
-def training_figures(runs: Sequence[Run]) -> list[Figure]:
+def training_figures(runs: Sequence[SavedRun]) -> list[Figure]:
     """Instruments during training, as means over the heads: one line per layer for one run, else one line per run."""
     figures = []
     for title, label, instrument, value in (*BY_LAYER, *_further(runs)):
@@ -51,7 +51,7 @@ def training_figures(runs: Sequence[Run]) -> list[Figure]:
     return figures
 
 
-def _further(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
+def _further(runs: Sequence[SavedRun]) -> list[tuple[str, str, str, str]]:
     """The other recorded instruments, in the form of BY_LAYER."""
     tables = [record.get("values") for run in runs for record in run.instruments]
     recorded = {name for table in tables if isinstance(table, dict) for name in table}
@@ -79,7 +79,7 @@ def _means(record: dict[str, Any], instrument: str, value: str) -> list[tuple[st
     return known
 
 
-def analysis_figures(runs: Sequence[Run]) -> list[Figure]:
+def analysis_figures(runs: Sequence[SavedRun]) -> list[Figure]:
     """The figures of `linnet analyze`: by layer, and locality; for one run also distribution, pair and kernels."""
     named = [(run.name, run.analysis or {"layers": []}) for run in runs]
     if not any(analysis["layers"] for _, analysis in named):
@@ -90,7 +90,7 @@ def analysis_figures(runs: Sequence[Run]) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def readings(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def readings(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
     """The table and the remarks of each analysis."""
     found = []
     for run in runs:
@@ -102,7 +102,7 @@ def readings(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return found
 
 
-def maps(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def maps(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
     """The attention maps of each run in the form that the page's script reads: packed, with their tokens."""
     analyses = [(run.name, run.analysis) for run in runs if run.analysis is not None]
     every = [head for _, analysis in analyses for layer in analysis["layers"] for head in _packed(layer)]

@@ -16,7 +16,7 @@ from linnet.bench.costs import cost_figures, cost_note, cost_tables
 from linnet.errors import InputError
 from linnet.figures.figure import Figure, Series, to_plotly
 from linnet.report.attention import analysis_figures, gradient_figures, maps, readings, training_figures
-from linnet.report.runs import Run, number, read_runs
+from linnet.report.runs import SavedRun, number, read_runs
 from linnet.storage import IDLE, clean, write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -47,7 +47,7 @@ def check_extra() -> None:
             raise InputError(f"a report needs {package}: pip install 'linnet[report]'")
 
 
-def render(runs: Sequence[Run]) -> str:
+def render(runs: Sequence[SavedRun]) -> str:
     """The HTML of the page."""
     check_extra()
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -91,7 +91,7 @@ def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def summary(run: Run) -> dict[str, Any]:
+def summary(run: SavedRun) -> dict[str, Any]:
     """The head of the page: what was trained, how far, and the most important numbers."""
     about = (run.config.get("task"), run.section("model").get("preset"), run.section("data").get("corpus"))
     return {
@@ -102,7 +102,7 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def _state(run: Run) -> str:
+def _state(run: SavedRun) -> str:
     """The progress of a run, in words."""
     steps = number(run.section("train").get("steps"))
     if not run.train:
@@ -111,7 +111,7 @@ def _state(run: Run) -> str:
     return f"at step {step:,} of {steps:,.0f}" if steps is not None and step < steps else f"finished, {step:,} steps"
 
 
-def _tiles(run: Run) -> list[tuple[str, str, str]]:
+def _tiles(run: SavedRun) -> list[tuple[str, str, str]]:
     """Label, value and remark of each number."""
     best, parameters, tokens, seconds, speed = run.best(), run.parameters(), run.tokens(), run.seconds(), run.speed()
     return [
@@ -137,7 +137,7 @@ def _whole(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
-def curves(runs: Sequence[Run]) -> list[Figure]:
+def curves(runs: Sequence[SavedRun]) -> list[Figure]:
     """What the training loop recorded, one figure per quantity; a run without values has no line there."""
     figures = []
     measures = {run.measure() for run in runs}
@@ -161,7 +161,7 @@ def _chart(figure: Figure) -> dict[str, Any]:
     return {"title": figure.title, "plot": None if empty else to_plotly(figure)}
 
 
-def _cost(run: Run) -> dict[str, Any]:
+def _cost(run: SavedRun) -> dict[str, Any]:
     """The measured cost of a run's layers."""
     charts = [_chart(figure) for figure in cost_figures(run.cost)]
     return {"name": run.name, "charts": charts, "tables": cost_tables(run.cost), "note": cost_note(run.cost)}

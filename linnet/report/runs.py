@@ -16,7 +16,7 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Run:
+class SavedRun:
     """The contents of a run's files: `sample` is generated text, `cost` a measurement of its layers.
 
     `instruments` are the records of its attention during training, `analysis` is the result of `linnet analyze`.
@@ -85,7 +85,7 @@ def number(value: object) -> float | None:
         return None
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[SavedRun]:
     """Read the runs in these folders; each is named after its folder, or by its path if two names are equal."""
     if not folders:
         raise InputError("no folder is given: a report needs at least one run")
@@ -94,13 +94,13 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     return [_read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
 
 
-def _read_run(folder: Path, name: str) -> Run:
+def _read_run(folder: Path, name: str) -> SavedRun:
     """Read one run; a folder that is not a run is a one-line error."""
     if not (folder / "config.toml").is_file():
         what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
         raise InputError(f"{folder} {what}")
     records = read_metrics(folder / "metrics.jsonl")
-    return Run(
+    return SavedRun(
         name=name,
         config=read_toml(folder / "config.toml"),
         environment=_read_table(folder / "environment.json") or {},

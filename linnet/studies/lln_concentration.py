@@ -15,7 +15,7 @@ from linnet.studies.untrained import Computed, Progress
 
 
 @STUDY.add("lln-concentration")
-class Concentration(Computed):
+class LlnConcentration(Computed):
     """Five kernels on Gaussian queries and keys."""
 
     title = "LLN: concentration of kernels against temperature"

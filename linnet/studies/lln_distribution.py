@@ -22,7 +22,7 @@ BY_WIDTH = ("head width", "σ_q²σ_k²", "Var ln A, released constants", "ours"
 
 
 @STUDY.add("lln-distribution")
-class Distribution(Computed):
+class LlnDistribution(Computed):
     """How ln A of softmax and of LLN is distributed, and whether LLN's matching holds, by scale and head width."""
 
     title = "LLN: the law of attention weights, and moment matching"

@@ -23,7 +23,7 @@ READINGS = (  # column, instrument, value
 
 
 @STUDY.add("lln-training")
-class Training(Watched):
+class LlnTraining(Watched):
     """Causal models, and masked ones for the gap, which a causal model does not have."""
 
     title = "Entropy, temperature and spectral gap along training: LLN beside softmax"

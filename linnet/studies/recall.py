@@ -16,7 +16,7 @@ CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
 
 
 @STUDY.add("recall")
-class Recall(Trained):
+class RecallStudy(Trained):
     """Models of two layers that differ in the second: it has to remember."""
 
     title = "Recall of key-value pairs: every causal mechanism"

@@ -22,7 +22,7 @@ from linnet.storage import BusyError, read_metrics, write_json
 from linnet.studies.base import Planned, Report, Request, Study
 from linnet.studies.records import Record, resolved_model, stamp
 from linnet.studies.unfinished import render_unfinished, unfinished, unfinished_table
-from linnet.train.check import difference, run_config
+from linnet.train.check import config_difference, run_config
 from linnet.train.run import Outcome, Run, fresh_config, resume_run, start_run
 from linnet.train.size import planned_tokens, planned_updates
 
@@ -206,7 +206,7 @@ def train(trial: Trial, folder: Path, screen: Screen) -> Outcome:
 
 def check_begun(folder: Path, planned: RunConfig) -> None:
     """Raise for a run with other settings than the study now has: its record would describe a run that never was."""
-    changed = difference(run_config(folder), fresh_config(planned), also=("steps", "eval_every"))
+    changed = config_difference(run_config(folder), fresh_config(planned), also=("steps", "eval_every"))
     if changed:
         raise InputError(f"{folder} is a run of an earlier form of the study, in which now {changed}: move it away")
 

@@ -16,7 +16,7 @@ from linnet.studies.base import TRANSNORMER
 from linnet.studies.claims import Claim, Comparison, compare_rows
 from linnet.studies.records import Record, by_row
 from linnet.studies.systems import NORM_CONFOUND, system
-from linnet.studies.watched import Watched, budget, mean_text, reading
+from linnet.studies.watched import Watched, budget, head_readings, mean_text
 
 COLUMNS = ("system", "local area", "first half of the layers", "second half", "entropy, share of the largest")
 CLAIMS = (
@@ -76,7 +76,7 @@ class Figure2(Watched):
     def claims(self, records: Sequence[Record]) -> list[Claim]:
         """That 1+elu dilutes attention, and what brings the locality back."""
         found = {
-            name: [statistics.fmean(reading(run, "local_score", "area")) for run in runs]
+            name: [statistics.fmean(head_readings(run, "local_score", "area")) for run in runs]
             for name, runs in by_row(records).items()
         }
         return compare_rows(CLAIMS, found, digits=3)

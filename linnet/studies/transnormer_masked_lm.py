@@ -10,7 +10,7 @@ from linnet.studies.trained import Scale
 
 
 @STUDY.add("transnormer-masked-lm")
-class MaskedLM(Perplexity):
+class TransnormerMaskedLM(Perplexity):
     """Perplexity per masked token: WikiText-2 on a CPU, WikiText-103 at the paper's size."""
 
     title = "Masked language modeling: TransNormer, vanilla and 1+elu"

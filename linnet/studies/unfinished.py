@@ -8,7 +8,7 @@ from linnet.errors import LinnetError
 from linnet.figures.figure import Figure, Series, save_figures
 from linnet.figures.page import write_page
 from linnet.figures.table import Table
-from linnet.report.runs import Run, number, read_runs
+from linnet.report.runs import SavedRun, number, read_runs
 from linnet.storage import beside
 from linnet.studies.base import OWNER, SOURCE, check_owner
 from linnet.studies.records import digest
@@ -24,7 +24,7 @@ PANELS = {  # by the measure of a run: key of a record, title, factor, label of 
 }
 
 
-def unfinished(out: Path) -> list[Run]:
+def unfinished(out: Path) -> list[SavedRun]:
     """The runs, and pretrainings of runs, in the folders of `out` that have begun and not ended.
 
     A run has begun when a step of it is recorded, or when its pretraining has ended.
@@ -41,22 +41,22 @@ def unfinished(out: Path) -> list[Run]:
     return [run for run in named if not _ended(run) and (at(run) or run.name in pretrained)]
 
 
-def at(run: Run) -> int:
+def at(run: SavedRun) -> int:
     """The last recorded step."""
     return max((int(record["step"]) for record in run.train), default=0)
 
 
-def _ended(run: Run) -> bool:
+def _ended(run: SavedRun) -> bool:
     """Whether all steps are done, and the evaluation after the last."""
     return any(record["step"] >= planned(run) for record in run.valid)
 
 
-def planned(run: Run) -> int:
+def planned(run: SavedRun) -> int:
     """The number of steps at the end of the run."""
     return round(number(run.section("train").get("steps")) or 0)
 
 
-def unfinished_table(runs: Sequence[Run]) -> Table:
+def unfinished_table(runs: Sequence[SavedRun]) -> Table:
     """One line per run: its step, its best score, and the time it took."""
     heads, lines = ("run", "step", "of", "best on the validation split", "at step", "minutes"), []
     for run in runs:
@@ -66,11 +66,11 @@ def unfinished_table(runs: Sequence[Run]) -> Table:
     return Table("unfinished runs", heads, lines)
 
 
-def _score(run: Run, value: float) -> str:
+def _score(run: SavedRun, value: float) -> str:
     return f"{100 * value:.2f} %" if run.measure() == "accuracy" else f"perplexity {value:.2f}"
 
 
-def unfinished_figures(runs: Sequence[Run], note: str) -> list[Figure]:
+def unfinished_figures(runs: Sequence[SavedRun], note: str) -> list[Figure]:
     """Scores on the validation split against steps, in the panels of each measure; none before the first score."""
     figures = []
     for measure in sorted({run.measure() for run in runs if run.best()}):
@@ -85,13 +85,13 @@ def unfinished_figures(runs: Sequence[Run], note: str) -> list[Figure]:
     return figures
 
 
-def rendered_unfinished(runs: Sequence[Run], picture: str | None) -> str:
+def rendered_unfinished(runs: Sequence[SavedRun], picture: str | None) -> str:
     """The part of the page between its markers."""
     shown = f"\n![measured on the validation split against steps]({picture})\n" if picture else ""
     return f"\n{unfinished_table(runs).to_markdown()}\n{shown}"
 
 
-def render_unfinished(runs: Sequence[Run], out: Path, title: str) -> tuple[Path, ...]:
+def render_unfinished(runs: Sequence[SavedRun], out: Path, title: str) -> tuple[Path, ...]:
     """Write the table into `<out>.md`, between its markers, and the figure into `<out>.png`; returns the files.
 
     Without runs there is neither; before the first evaluation there is no figure.

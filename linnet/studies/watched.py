@@ -61,14 +61,14 @@ def masked(row: Row) -> Row:
     return Row(f"{row.name}, masked", row.preset, (*sets, gap), recipe="wikitext2_mlm", scales=("cpu",))
 
 
-def reading(run: Record, instrument: str, value: str, part: slice = slice(None)) -> list[float]:
+def head_readings(run: Record, instrument: str, value: str, part: slice = slice(None)) -> list[float]:
     """A reading of each head in some layers of a run; none where it was refused."""
     return [x for layer in run["analysis"]["layers"][part] for x in by_head(layer, instrument, value)]
 
 
 def mean_text(runs: Sequence[Record], instrument: str, value: str, part: slice = slice(None)) -> str:
     """The mean of a reading over runs, layers and heads, as a cell; "-" where there is none."""
-    found = [x for run in runs for x in reading(run, instrument, value, part)]
+    found = [x for run in runs for x in head_readings(run, instrument, value, part)]
     return f"{statistics.fmean(found):.3g}" if found else "-"
 
 

@@ -33,7 +33,7 @@ COLUMNS = {  # heading -> the check that it shows
 Group = Literal["ours", "by design", "peer"]  # we answer for "ours"; "by design" leaks and says so
 
 
-class Measured(TypedDict):
+class AuditCheck(TypedDict):
     """One check of a row; `worst` is None where a result was not finite or the call failed."""
 
     name: str
@@ -42,7 +42,7 @@ class Measured(TypedDict):
     passed: bool
 
 
-class Row(TypedDict):
+class AuditRow(TypedDict):
     """One attention in one form."""
 
     name: str
@@ -50,7 +50,7 @@ class Row(TypedDict):
     form: str
     passed: bool
     seconds: float
-    checks: list[Measured]
+    checks: list[AuditCheck]
 
 
 class Audit(TypedDict):
@@ -58,12 +58,12 @@ class Audit(TypedDict):
 
     passed: bool
     versions: dict[str, str]
-    rows: list[Row]
+    rows: list[AuditRow]
     skipped: list[dict[str, str]]
 
 
 @dataclass(frozen=True)
-class Case:
+class AuditCase:
     """One row to be measured."""
 
     name: str
@@ -78,18 +78,18 @@ class Case:
         return "causal" if self.causal else "bidirectional"
 
 
-def choose_cases(names: Sequence[str] = (), peers: bool = True) -> list[Case]:
+def choose_cases(names: Sequence[str] = (), peers: bool = True) -> list[AuditCase]:
     """The rows in order: ours by name, then the peers; `names` are mechanisms or packages, none means all."""
     forms = {"causal": True, "bidirectional": False}
     ours = [
-        Case(name, "ours", causal, name)
+        AuditCase(name, "ours", causal, name)
         for name in ATTENTION.names()
         for form, causal in forms.items()
         if describe_attention(name)[form]
     ]
     tensor = {"statistics": "tensor"}  # what the code of the LLN paper does
-    released = [Case("lln statistics=tensor", "by design", causal, "lln", tensor) for causal in forms.values()]
-    foreign = [Case(peer.name, "peer", peer.causal, peer=peer) for peer in PEERS] if peers else []
+    released = [AuditCase("lln statistics=tensor", "by design", causal, "lln", tensor) for causal in forms.values()]
+    foreign = [AuditCase(peer.name, "peer", peer.causal, peer=peer) for peer in PEERS] if peers else []
     cases = sorted([*ours, *released], key=lambda case: case.name) + foreign
     keys = [case.peer.package if case.peer else case.mechanism for case in cases]
     for name in names:
@@ -98,9 +98,9 @@ def choose_cases(names: Sequence[str] = (), peers: bool = True) -> list[Case]:
     return [case for case, key in zip(cases, keys, strict=True) if not names or key in names]
 
 
-def run_audit(cases: Sequence[Case], show: Callable[[int, int], None] = lambda done, total: None) -> Audit:
+def run_audit(cases: Sequence[AuditCase], show: Callable[[int, int], None] = lambda done, total: None) -> Audit:
     """Measure every case and tell `show` how many are done; a peer that is absent or breaks is skipped, with why."""
-    rows: list[Row] = []
+    rows: list[AuditRow] = []
     skipped: list[dict[str, str]] = []
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     for done, case in enumerate(cases):
@@ -121,7 +121,7 @@ def run_audit(cases: Sequence[Case], show: Callable[[int, int], None] = lambda d
     return {"passed": passed, "versions": versions, "rows": rows, "skipped": skipped}
 
 
-def _row(case: Case, measure: Callable[[Case], list[Check]]) -> Row:
+def _row(case: AuditCase, measure: Callable[[AuditCase], list[Check]]) -> AuditRow:
     start = time.perf_counter()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # of the mechanism's own parameters
@@ -144,13 +144,13 @@ def _row(case: Case, measure: Callable[[Case], list[Check]]) -> Row:
     }
 
 
-def _measure_ours(case: Case) -> list[Check]:
+def _measure_ours(case: AuditCase) -> list[Check]:
     return check_attention(
         case.mechanism, causal=case.causal, heads=HEADS, head_dim=HEAD_DIM, raises=False, options=case.options
     ).checks
 
 
-def _measure_peer(case: Case) -> list[Check]:
+def _measure_peer(case: AuditCase) -> list[Check]:
     """A peer that draws random numbers is measured with fixed ones, but for the check that asks about just that."""
     peer = case.peer
     assert peer is not None
@@ -166,7 +166,7 @@ def _measure_peer(case: Case) -> list[Check]:
     return [Check(REPEAT, worst, check.bound) if check.name == REPEAT else check for check in checks]
 
 
-def cell(row: Row, heading: str) -> tuple[str, bool | None]:
+def cell(row: AuditRow, heading: str) -> tuple[str, bool | None]:
     """The text of a cell of the table and whether it passed; None where the promise is not made."""
     for check in row["checks"]:
         if check["name"] == COLUMNS[heading]:
@@ -180,7 +180,7 @@ def _number(worst: float | None) -> str:
     return "0" if worst == 0 else f"{worst:.2g}" if worst >= 1e-3 else f"{worst:.0e}"
 
 
-def verdict(row: Row) -> str:
+def verdict(row: AuditRow) -> str:
     """One word."""
     return "passes" if row["passed"] else "fails"
 

@@ -99,7 +99,7 @@ class FastAttention(nn.Module):
         return self.core(q, k, v)
 
 
-class PerformerSelfAttention(nn.Module):
+class _PerformerSelfAttention(nn.Module):
     """performer-pytorch's module around that core; it takes a token mask."""
 
     def __init__(self, heads: int, head_dim: int, causal: bool) -> None:
@@ -114,7 +114,7 @@ class PerformerSelfAttention(nn.Module):
         return split(self.module(tokens(q), mask=key_mask), self.heads)
 
 
-class LinearAttentionFunctions(nn.Module):
+class _LinearAttentionFunctions(nn.Module):
     """linear-attention-transformer's two functions; with a mask they overwrite k and v, so they get copies."""
 
     def __init__(self, heads: int, head_dim: int, causal: bool, bucket: int = 1) -> None:
@@ -180,7 +180,7 @@ class LSHSelfAttention(nn.Module):
         return split(self.module(tokens(q), input_mask=key_mask), self.heads)
 
 
-class NaiveLinearAttention(nn.Module):
+class _NaiveLinearAttention(nn.Module):
     """flash-linear-attention's reference function in plain torch, padded to multiples of 64; its kernels need a GPU."""
 
     def __init__(self, heads: int, head_dim: int) -> None:
@@ -196,7 +196,7 @@ class NaiveLinearAttention(nn.Module):
         return self.fn(q, k, v, scale=1.0).transpose(1, 2)[:, :, :N]
 
 
-class CausalProduct(nn.Module):
+class _CausalProduct(nn.Module):
     """pytorch-fast-transformers' compiled causal product."""
 
     def __init__(self, heads: int, head_dim: int) -> None:
@@ -210,7 +210,7 @@ class CausalProduct(nn.Module):
         return self.fn(q, k, v)
 
 
-class FastLinearAttention(nn.Module):
+class _FastLinearAttention(nn.Module):
     """pytorch-fast-transformers' bidirectional module with its 1+elu features."""
 
     all_ones = True  # the module reads only this attribute of its N x N mask, so this object replaces the mask
@@ -240,15 +240,15 @@ def _both(name: str, package: str, adapter: type[nn.Module], includes: str, **mo
 COMPILED = "pip install pytorch-fast-transformers, which compiles C++"
 LINEAR = "linear-attention-transformer"
 PEERS = (
-    Peer("flash-linear-attention", "flash-linear-attention", True, NaiveLinearAttention, "bare product", linear=True),
+    Peer("flash-linear-attention", "flash-linear-attention", True, _NaiveLinearAttention, "bare product", linear=True),
     Peer(
-        *(LINEAR, LINEAR, True, partial(LinearAttentionFunctions, causal=True)),
+        *(LINEAR, LINEAR, True, partial(_LinearAttentionFunctions, causal=True)),
         *("features, denominator; a token does not see its own bucket",),
         defaults=lambda tokens: {"bucket": 64},
         linear=True,
     ),
     Peer(
-        *(LINEAR, LINEAR, False, partial(LinearAttentionFunctions, causal=False), "features, denominator"),
+        *(LINEAR, LINEAR, False, partial(_LinearAttentionFunctions, causal=False), "features, denominator"),
         linear=True,
     ),
     Peer(
@@ -261,16 +261,16 @@ PEERS = (
     ),
     *_both("performer-pytorch", "performer-pytorch", FastAttention, "266 random features, denominator"),
     *_both(
-        *("performer-pytorch SelfAttention", "performer-pytorch", PerformerSelfAttention),
+        *("performer-pytorch SelfAttention", "performer-pytorch", _PerformerSelfAttention),
         *("projections; 266 random features, denominator",),
     ),
     Peer(
-        *("pytorch-fast-transformers", "pytorch-fast-transformers", True, CausalProduct, "bare product"),
+        *("pytorch-fast-transformers", "pytorch-fast-transformers", True, _CausalProduct, "bare product"),
         linear=True,
         install=COMPILED,
     ),
     Peer(
-        *("pytorch-fast-transformers", "pytorch-fast-transformers", False, FastLinearAttention),
+        *("pytorch-fast-transformers", "pytorch-fast-transformers", False, _FastLinearAttention),
         *("1+elu features, denominator",),
         linear=True,
         install=COMPILED,

@@ -92,7 +92,7 @@ def check_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) ->
             )
 
 
-def difference(begun: RunConfig, planned: RunConfig, also: Iterable[str] = ("steps",)) -> str | None:
+def config_difference(begun: RunConfig, planned: RunConfig, also: Iterable[str] = ("steps",)) -> str | None:
     """The first setting in which a begun run differs from the planned one, in words; None if there is none.
 
     `also` names keys of [train] to compare although they may change during a run.

@@ -39,7 +39,7 @@ from linnet.storage import (
     write_text,
 )
 from linnet.tasks.base import Task
-from linnet.train.check import check_data, check_out, check_settings, check_tables, difference, run_config
+from linnet.train.check import check_data, check_out, check_settings, check_tables, config_difference, run_config
 from linnet.train.device import pick_device, precision
 from linnet.train.environment import check_machine, checkpoint_state, compare_state, environment
 from linnet.train.log import RunLog
@@ -239,7 +239,7 @@ class Run:
         planned, folder = pretraining_config(self.config), self.folder / "pretrain"
         if (folder / "config.toml").exists():
             run = open_run(folder, self.screen)
-            changed = difference(run.given, planned)
+            changed = config_difference(run.given, planned)
             if changed:
                 raise InputError(f"{folder} was begun otherwise, now {changed}: put it back, or start a new run")
             outcome = run.resume()

@@ -2,13 +2,13 @@
 
 import pytest
 
-from linnet.report.runs import Run
+from linnet.report.runs import SavedRun
 
 FIELDS = {"layers": ["diag", "norm"], "width": 8, "heads": 2, "ffn_width": 8, "vocab_size": 11, "causal": True}
 
 
 def parameters(**changes: object) -> int | None:
-    return Run("x", {"model": {**FIELDS, **changes}}, {}, [], [], []).parameters()
+    return SavedRun("x", {"model": {**FIELDS, **changes}}, {}, [], [], []).parameters()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from linnet.errors import InputError
 from linnet.figures.figure import read_metadata
-from linnet.report.runs import Run
+from linnet.report.runs import SavedRun
 from linnet.studies.unfinished import render_unfinished, unfinished_figures, unfinished_table
 
 
@@ -15,7 +15,7 @@ def run(name, key, values):
     valid = [{"split": "valid", "step": step, "loss": 1.0, key: value} for step, value in values.items()]
     train = [{"split": "train", "step": step} for step in values]
     timings = [{"step": step, "split": split, "seconds": 90.0} for step in values for split in ("train", "valid")]
-    return Run(name, {"train": {"steps": 5000}}, {}, train, valid, timings)
+    return SavedRun(name, {"train": {"steps": 5000}}, {}, train, valid, timings)
 
 
 RUNS = [

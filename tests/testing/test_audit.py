@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import linnet
 from linnet.errors import InputError
-from linnet.testing.audit import Case, Row, cell, choose_cases, failures, markdown, run_audit
+from linnet.testing.audit import AuditCase, AuditRow, cell, choose_cases, failures, markdown, run_audit
 from linnet.testing.peers import Peer
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -45,11 +45,11 @@ class Broken(Softmax):
         return super().forward(q, k, v) * {torch.float32: 1}[q.dtype]
 
 
-def peer_case(name: str, adapter: type[nn.Module], causal: bool = False, random: bool = False) -> Case:
-    return Case(name, "peer", causal, peer=Peer(name, "torch", causal, adapter, random=random))
+def peer_case(name: str, adapter: type[nn.Module], causal: bool = False, random: bool = False) -> AuditCase:
+    return AuditCase(name, "peer", causal, peer=Peer(name, "torch", causal, adapter, random=random))
 
 
-def checks(row: Row) -> dict[str, float | None]:
+def checks(row: AuditRow) -> dict[str, float | None]:
     return {check["name"]: check["worst"] for check in row["checks"]}
 
 
@@ -94,18 +94,18 @@ def test_ours_pass_and_the_released_statistics_leak():
 
 
 def test_the_same_numbers_again():
-    first, second = (run_audit([Case("norm", "ours", True, "norm")])["rows"][0] for _ in range(2))
+    first, second = (run_audit([AuditCase("norm", "ours", True, "norm")])["rows"][0] for _ in range(2))
     assert first["checks"] == second["checks"]
 
 
 def test_a_mechanism_of_linnet_that_fails_is_reported():
-    audit = run_audit([Case("mine", "ours", True, "lln", LEAKY)])
+    audit = run_audit([AuditCase("mine", "ours", True, "lln", LEAKY)])
     assert not audit["passed"]
     assert any(line.startswith("mine, causal: reads the future: 0.") for line in failures(audit))
 
 
 def test_peers_are_measured_and_never_change_the_verdict():
-    missing = Case("absent", "peer", False, peer=Peer("absent", "a-package-that-nobody-wrote", False, Softmax))
+    missing = AuditCase("absent", "peer", False, peer=Peer("absent", "a-package-that-nobody-wrote", False, Softmax))
     cases = [peer_case("good", Softmax), peer_case("leaky", Softmax, causal=True), peer_case("broken", Broken), missing]
     audit = run_audit(cases)
     good, leaky = audit["rows"]
