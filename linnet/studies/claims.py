@@ -13,7 +13,7 @@ COLUMNS = ("claim", "here", "evidence")
 
 
 class Claim(NamedTuple):
-    """What a paper states, in our words; what the records say of it; and their numbers."""
+    """A statement of a paper in our words, the verdict of the records, and the numbers behind it."""
 
     statement: str
     verdict: str
@@ -38,7 +38,7 @@ def compare_rows(
 
 
 def _compare(claim: Comparison, low: Spread, high: Spread, digits: int) -> Claim:
-    """It is told only by several seeds of both rows, and only where nothing else differs between them."""
+    """The verdict is open unless both rows have several seeds and nothing else differs between them."""
     numbers = f"{_seeds(claim.less, low, digits)}, {_seeds(claim.more, high, digits)}"
     if claim.confound:
         return Claim(claim.statement, OPEN, f"{numbers}; {claim.confound}")

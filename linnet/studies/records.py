@@ -73,7 +73,7 @@ def check_origin(folder: Path, command: str) -> None:
 
 @contextlib.contextmanager
 def one_line_damage(*places: Path) -> Iterator[None]:
-    """Inside, a record that lacks something or has it of another type is a one-line error that names the places."""
+    """Turn an error that a damaged record causes inside into one line that names the places."""
     try:
         yield
     except LinnetError:
@@ -127,5 +127,5 @@ def resolved_model(config: ModelConfig) -> Record:
 
 
 def _mechanisms(layer: str) -> list[str]:
-    """The mechanisms of a layer, which joins several by signs."""
+    """The names of the mechanisms in a layer, such as "diag" and "norm" in "diag+norm"."""
     return "".join(letter if letter.isalnum() or letter == "_" else " " for letter in layer).split()

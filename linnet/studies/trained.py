@@ -181,7 +181,7 @@ class Trained(Study):
         return {}
 
     def report(self, request: Request, out: Path, folder: Path, signal: int) -> Report:
-        """Also the runs that have begun and are not at their end."""
+        """Render the records and the unfinished runs, and count them."""
         begun = unfinished(out)
         table = [f"{unfinished_table(begun).to_markdown()}\n"] if begun else []
         title = f"{self.heading(request.scale)}: unfinished runs"
@@ -197,7 +197,7 @@ class Trained(Study):
 
 
 def train(trial: Trial, folder: Path, screen: Screen) -> Outcome:
-    """Begin a run, or go on with it."""
+    """Start a run, or resume it."""
     if not (folder / "config.toml").exists():
         return start_run(trial.config, folder, screen)
     check_begun(folder, trial.config)

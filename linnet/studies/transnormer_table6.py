@@ -87,7 +87,7 @@ class Table6(Trained):
 
 
 def short_name(task: str) -> str:
-    """A task in a heading."""
+    """The name of a task without its folder, for headings."""
     return task.removeprefix("lra/")
 
 

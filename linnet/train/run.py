@@ -250,7 +250,7 @@ class Run:
         return outcome
 
     def _finished(self) -> "Outcome | None":
-        """The outcome of a run that is at its end, read without its data; None if it is not."""
+        """The outcome of a finished run, read without its data; None if it has not finished."""
         start, folder, config = time.perf_counter(), self.folder, self.given
         newest = max(steps(folder / "checkpoints"), default=0)
         if newest < config.train.steps:
@@ -289,7 +289,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: `signal` is the one that stopped it, 0 if it went to the end."""
+    """The outcome of a run; `signal` is the one that stopped it, 0 if it finished."""
 
     folder: Path
     step: int
