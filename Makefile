@@ -1,4 +1,4 @@
-# Every target sets itself up: it makes .venv inside the project and installs exactly requirements.lock there.
+# Every target sets itself up: it creates .venv inside the project and installs exactly requirements.lock there.
 .PHONY: install demo test test-slow test-asan lint bench clean
 .DEFAULT_GOAL := install
 SHELL := /bin/bash
@@ -6,7 +6,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
-# Two processes with one thread each: as fast as one with two, and the bits do not depend on the machine's cores.
+# Two processes with one thread each are as fast as one with two, and the results do not depend on the number of cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
 
 install: $(STAMP)
@@ -18,10 +18,10 @@ $(STAMP): requirements.lock pyproject.toml
 	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
 	  done; \
 	  if [ "$$python" = none ]; then echo "linnet needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; fi; \
-	  echo "[1/3] making .venv with $$("$$python" --version)"; \
+	  echo "[1/3] creating .venv with $$("$$python" --version)"; \
 	  "$$python" -m venv .venv || { rm -rf .venv; echo "python -m venv failed: install python3-venv" >&2; exit 1; }; \
 	fi; \
-	echo "[2/3] installing $$(grep -c == requirements.lock) packages into .venv, once (some minutes)"; \
+	echo "[2/3] installing $$(grep -c == requirements.lock) packages into .venv (a few minutes, only once)"; \
 	$(PIP) install -r requirements.lock; \
 	echo "[3/3] installing linnet itself, editable"; \
 	$(PIP) install --no-deps --no-build-isolation -e .; \
@@ -36,23 +36,24 @@ test: lint
 test-slow: $(STAMP)
 	@$(PYTEST) -q -m slow --timeout 1800
 
-# The kernels, compiled with AddressSanitizer by a compiler that adds its flag, under their tests. libstdc++ is loaded with
-# it, or the sanitizer does not know how torch throws.
+# Run the tests of the kernels with AddressSanitizer: a wrapper named c++ adds the flag. libstdc++ is preloaded too, because
+# otherwise the sanitizer cannot handle the exceptions that torch throws.
 test-asan: $(STAMP)
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	printf '#!/bin/sh\nunset LD_PRELOAD\nexec g++ -fsanitize=address -fno-omit-frame-pointer -g "$$@"\n' > "$$dir/c++"; chmod +x "$$dir/c++"; \
 	PATH="$$dir:$$PATH" XDG_CACHE_HOME="$$dir" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/ops/test_cpu.py tests/ops/test_cpu_exp.py \
-	tests/ops/test_cpu_block.py tests/ops/test_cpu_features.py tests/ops/test_cpu_exp_block.py tests/ops/test_glu.py tests/ops/test_dropout.py tests/ops/test_positions.py tests/attention/test_step.py \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/ops/cpu/test_linear.py tests/ops/cpu/test_exponential.py \
+	tests/ops/cpu/test_block.py tests/ops/cpu/test_features.py tests/ops/cpu/test_exp_block.py \
+	tests/ops/test_glu.py tests/ops/test_dropout.py tests/ops/test_positions.py tests/attention/test_step.py \
 	-k "not memory and not compiles"
 
 lint: $(STAMP)
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 
-# Where other libraries do not install, they are left out of the tables.
+# Libraries that do not install are left out of the tables.
 bench: $(STAMP)
-	@$(PIP) install --no-build-isolation -c requirements.lock -e '.[peers]' || echo "go on without other libraries" >&2
+	@$(PIP) install --no-build-isolation -c requirements.lock -e '.[peers]' || echo "continuing without the other libraries" >&2
 	@$(BIN)/linnet bench ops model decode profile --out docs/benchmarks
 
 clean:
