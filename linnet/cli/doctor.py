@@ -12,7 +12,9 @@ import typer
 
 from linnet import __version__
 from linnet.cli import Json, print_json, print_table
+from linnet.errors import install_extra
 
+DISTRIBUTION = "linnet-attention"  # the name in pyproject.toml; another project has the name linnet on PyPI
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")  # x86-64, then ARM
 
 
@@ -53,12 +55,12 @@ def command(
 def _packages() -> Iterator[Check]:
     """linnet, Python, the core packages, then each extra as a whole."""
     yield Check("python", "ok", platform.python_version())
-    if _version("linnet") is None:
+    if _version(DISTRIBUTION) is None:
         yield Check("linnet", "wrong", f"{__version__}, run from source", "pip install -e .")
         return
     yield Check("linnet", "ok", __version__)
     extras: dict[str, list[str]] = {}
-    for requirement in requires("linnet") or []:
+    for requirement in requires(DISTRIBUTION) or []:
         package = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
         group = re.search(r"extra == ['\"](\w+)", requirement)
         extras.setdefault(group[1] if group else "", []).append(package)
@@ -70,7 +72,7 @@ def _packages() -> Iterator[Check]:
         absent = [package for package in packages if _version(package) is None]
         found = ", ".join(f"{package} {_version(package)}" for package in packages if package not in absent)
         lacking = f"{found}; lacks {', '.join(absent)}" if found else f"lacks {', '.join(absent)}"
-        advice = f"pip install 'linnet[{extra}]'" if absent else ""
+        advice = install_extra(extra) if absent else ""
         yield Check(f"extra {extra}", "missing" if absent else "ok", lacking if absent else found, advice)
 
 

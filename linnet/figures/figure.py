@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnet.errors import InputError
+from linnet.errors import InputError, install_extra
 from linnet.storage import write_atomic
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def check_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise InputError("a figure needs matplotlib: pip install 'linnet[report]'") from None
+        raise InputError(f"a figure needs matplotlib: {install_extra('report')}") from None
 
 
 def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:

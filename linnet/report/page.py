@@ -13,7 +13,7 @@ from typing import Any
 
 from linnet import __version__
 from linnet.bench.costs import cost_figures, cost_note, cost_tables
-from linnet.errors import InputError
+from linnet.errors import InputError, install_extra
 from linnet.figures.figure import Figure, Series, to_plotly
 from linnet.report.attention import analysis_figures, gradient_figures, maps, readings, training_figures
 from linnet.report.runs import SavedRun, number, read_runs
@@ -44,7 +44,7 @@ def check_extra() -> None:
     """Raise if a package that a report needs is not installed."""
     for package in ("jinja2", "plotly"):
         if find_spec(package) is None:
-            raise InputError(f"a report needs {package}: pip install 'linnet[report]'")
+            raise InputError(f"a report needs {package}: {install_extra('report')}")
 
 
 def render(runs: Sequence[SavedRun]) -> str:

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-INSTALL = "pip install 'linnet[peers]'"
+from linnet.errors import install_extra
+
+INSTALL = install_extra("peers")
 
 
 class MissingPeerError(Exception):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from linnet.config import TrainConfig
-from linnet.errors import InputError
+from linnet.errors import InputError, install_extra
 from linnet.screen import Screen
 from linnet.storage import MetricsLog, read_metrics, write_text
 
@@ -116,6 +116,5 @@ def tensorboard() -> Callable[..., Any]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        message = "train.tensorboard is true: that needs the extra, pip install 'linnet[track]'"
-        raise InputError(message) from None
+        raise InputError(f"train.tensorboard is true, which needs tensorboard: {install_extra('track')}") from None
     return SummaryWriter

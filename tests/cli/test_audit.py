@@ -40,9 +40,9 @@ def test_an_unknown_name_is_one_line(capfd):
 
 def test_the_table_fits_120_columns(capfd):
     result = json.loads(RESULT.read_text())
-    audit._print({**result, "skipped": [{"name": "x", "form": "causal", "reason": "pip install 'linnet[peers]'"}]})
+    audit._print({**result, "skipped": [{"name": "x", "form": "causal", "reason": "pip install '.[peers]'"}]})
     lines = capfd.readouterr().out.splitlines()
     table = lines[: 2 + len(result["rows"])]
     assert max(map(len, table)) <= 120
     assert [line.split("  ")[0] for line in table[2:]] == [row["name"] for row in result["rows"]]
-    assert "not measured: x: pip install 'linnet[peers]'" in lines
+    assert "not measured: x: pip install '.[peers]'" in lines

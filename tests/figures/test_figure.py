@@ -109,7 +109,7 @@ def test_a_file_that_cannot_be_is_one_line(tmp_path, name):
 
 def test_a_missing_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"pip install 'linnet\[report\]'"):
+    with pytest.raises(InputError, match=r"pip install 'linnet-attention\[report\]'"):
         save_figures([FIGURE], tmp_path / "f.png")
 
 

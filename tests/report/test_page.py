@@ -188,7 +188,7 @@ def test_numbers_are_finite_numbers():
 
 def test_a_missing_extra_is_named(trained, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "plotly", None)
-    with pytest.raises(InputError, match=r"a report needs plotly: pip install 'linnet\[report\]'"):
+    with pytest.raises(InputError, match=r"a report needs plotly: pip install '\.\[report\]' in a checkout"):
         write_report([trained], tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
 

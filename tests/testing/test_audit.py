@@ -116,7 +116,7 @@ def test_peers_are_measured_and_never_change_the_verdict():
     assert cell(leaky, "reads future")[1] is False
     assert cell(good, "reads future") == cell(good, "padding") == ("-", None)
     reasons = {skip["name"]: skip["reason"] for skip in audit["skipped"]}
-    assert reasons["absent"] == "pip install 'linnet[peers]'"
+    assert reasons["absent"] == "pip install '.[peers]' in a checkout, else pip install 'linnet-attention[peers]'"
     assert reasons["broken"].startswith("breaks while it is measured: KeyError")
 
 

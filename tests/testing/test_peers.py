@@ -47,7 +47,7 @@ def test_heads_merge_and_split():
 def test_an_absent_package_says_how_to_install_it():
     peer = Peer("nobody", "a-package-that-nobody-wrote", True, Loud)
     assert peer.version is None
-    with pytest.raises(MissingPeerError, match=r"pip install 'linnet\[peers\]'"):
+    with pytest.raises(MissingPeerError, match=r"pip install 'linnet-attention\[peers\]'"):
         peer.load(2, 4)
 
 

@@ -53,7 +53,7 @@ def test_tensorboard(config, tmp_path):
 
 def test_without_tensorboard_it_is_one_line_and_nothing_is_written(config, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(InputError, match=r"pip install 'linnet\[track\]'"):
+    with pytest.raises(InputError, match=r"pip install 'linnet-attention\[track\]'"):
         start_run(config(tensorboard=True), tmp_path / "run", Screen(quiet=True))
     assert not (tmp_path / "run").exists()
 
