@@ -193,7 +193,7 @@ def test_a_failure_is_one_line_and_a_code(run, monkeypatch, error, code, line):
             cli.run(["--debug", "list", "models"])
 
 
-NO_MEMORY = "linnet: there is not enough memory: a smaller model, train.batch or data.context needs less\n"
+NO_MEMORY = "linnet: not enough memory: a smaller model, train.batch or data.context needs less\n"
 
 
 def test_a_lack_of_memory_is_no_defect(run, monkeypatch):

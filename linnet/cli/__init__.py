@@ -1,6 +1,6 @@
-"""The command line: one file per command, and what they share: the `--json` option, printing, a check.
+"""The command line: one file per command. This file holds what they share: `--json`, printing, and a check.
 
-A command file imports nothing heavy at its top: `linnet --help` reads every one of them.
+A command file imports nothing heavy at its top, because `linnet --help` imports all of them.
 """
 
 import json
@@ -14,11 +14,11 @@ import typer
 
 from linnet.errors import InputError
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
 
 
 def print_json(data: object) -> None:
-    """The machine-readable answer of a command; a number that is not finite, which JSON does not have, is null."""
+    """Print the result of a command as JSON; JSON has no inf or NaN, so they become null."""
     print(json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -31,7 +31,7 @@ def _finite(data: object) -> object:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table for people: fitted to their terminal; in a file or pipe each row stays on one line."""
+    """Print a table fitted to the terminal; in a file or pipe each row stays on one line."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -43,7 +43,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raise if no folder can be created there, before the work whose results it is for."""
+    """Raise if this folder cannot be created; call it before the work that fills the folder."""
     place = next(part for part in (folder, *folder.absolute().parents) if part.exists())
     if not place.is_dir():
         raise InputError(f"{option} is {folder}: {place} is a file, and the results need a folder")

@@ -1,4 +1,4 @@
-"""`linnet analyze`: what the attention of a trained model does on a text, by instruments."""
+"""`linnet analyze`: run the instruments on the attention of a trained model."""
 
 import shlex
 from pathlib import Path
@@ -27,14 +27,14 @@ Names = Annotated[
     list[str] | None,
     typer.Option("--instrument", help="One of `linnet list instruments`; repeatable.", show_default="the usual ones"),
 ]
-Tokens = Annotated[int | None, typer.Option("--tokens", min=2, help="Read only so many tokens.", show_default="all")]
+Tokens = Annotated[int | None, typer.Option("--tokens", min=2, help="Read only this many tokens.", show_default="all")]
 Samples = Annotated[
-    int | None, typer.Option("--samples", min=1, help="Blocks of the validation split.", show_default=str(BLOCKS))
+    int | None, typer.Option("--samples", min=1, help="Validation blocks to read.", show_default=str(BLOCKS))
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="Folder of the results.", metavar="DIR", show_default="analysis in DIR")
+    Path | None, typer.Option("--out", help="Folder for the results.", metavar="DIR", show_default="analysis in DIR")
 ]
-Format = Annotated[str | None, typer.Option("--format", help="Of the figures: png, pdf or svg.", show_default="png")]
+Format = Annotated[str | None, typer.Option("--format", help="Figure format: png, pdf or svg.", show_default="png")]
 
 
 def command(
@@ -50,8 +50,9 @@ def command(
 ) -> None:
     """Measure what the attention of a model does.
 
-    Entropy, temperature, spectral gap, locality, the law of the weights, bounds of gradients: by layer in the table,
-    by layer and head in analysis.json, with figures beside it. `linnet report` shows all of it in its page.
+    Measures entropy, temperature, spectral gap, locality, the distribution of the weights and bounds on gradients.
+    The table has one row per layer; analysis.json has every layer and head, with figures beside it. `linnet report`
+    includes all of it.
 
     \b
     Examples:
@@ -66,7 +67,7 @@ def command(
 
     chosen(names or ())
     if text and samples:
-        raise InputError("--samples is about the validation split: it does not go with --text")
+        raise InputError("--samples counts validation blocks: it cannot be used with --text")
     target, screen = out or folder / "analysis", Screen(quiet=json)
     check_folder("--out", target)
     drawn = _can_draw(kind, screen)
@@ -103,7 +104,7 @@ def command(
 
 
 def _can_draw(kind: str | None, screen: "Screen") -> bool:
-    """Whether there will be figures: without matplotlib there are none, which is an error if they were asked for."""
+    """Whether figures can be drawn. Without matplotlib they cannot, which is an error if --format asks for them."""
     from linnet.figures.figure import check_matplotlib
     from linnet.instruments.plots import check_format
 
@@ -120,9 +121,9 @@ def _can_draw(kind: str | None, screen: "Screen") -> bool:
 
 
 def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tuple[Tensor, list[str], str]":
-    """The ids (1,N) of a text, its tokens as words, and what stands between them.
+    """The ids (1,N) of a text, its tokens as words, and the separator between them.
 
-    A text that does not fit the model is a one-line error.
+    Raises if the text does not fit the model.
     """
     import torch
 
@@ -136,11 +137,11 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
     except UnicodeDecodeError:
         raise InputError(f"{text} is not UTF-8 text") from None
     if not (folder / "tokenizer.json").exists():
-        raise InputError(f"{folder} has no tokenizer, so it is no model of text: leave --text out")
+        raise InputError(f"{folder} has no tokenizer, so it is not a text model: leave out --text")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     ids = tokenizer.encode(content)
     if len(ids) < 2:
-        raise InputError(f"{text} has {len(ids)} tokens: there must be at least two")
+        raise InputError(f"{text} has {len(ids)} tokens: it needs at least two")
     ids = ids[:tokens]
     context = read_toml(folder / "config.toml")["data"]["context"] if (folder / "config.toml").exists() else None
     limit = model.config.max_length if model.config.positions == "learned" else context
@@ -152,12 +153,12 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
 
 
 def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen") -> "tuple[Tensor, list[str], str]":
-    """The first whole blocks of a run's validation split (B,N), and the tokens of the first as `_read` gives them."""
+    """The first full blocks of a run's validation split (B,N); words and separator of the first, as in `_read`."""
     from linnet.train.run import open_run
     from linnet.train.watch import validation_blocks
 
     if not (folder / "config.toml").exists():
-        raise InputError(f"{folder} is an exported model, which has no data: name a text, --text FILE")
+        raise InputError(f"{folder} is an exported model, which has no data: give a text with --text FILE")
     task = open_run(folder, screen).task
     ids = validation_blocks(task, samples)[:, :tokens]
     return ids, *task.words(ids[0].tolist())

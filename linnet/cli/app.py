@@ -1,4 +1,4 @@
-"""The `linnet` program: it gathers the commands and turns every failure into one line and an exit code.
+"""The `linnet` program: collects the commands and turns every failure into one line and an exit code.
 
 To add a command, write `linnet/cli/<name>.py` with a function `command` and add the name to COMMANDS.
 """
@@ -46,7 +46,7 @@ def linnet(
     Example:
       linnet list attention
     """
-    del version  # its callback has acted
+    del version  # its callback has already run
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 
@@ -73,9 +73,9 @@ def run(args: Sequence[str]) -> int:
     except OSError as error:
         place = f": {error.filename}" if error.filename is not None else ""
         return _fail(f"{error.strerror or error}{place}", 1)
-    except Exception as error:  # noqa: BLE001  the last resort: a bug of ours is reported in one line too
+    except Exception as error:  # noqa: BLE001  a bug of ours is reported in one line too
         if _lacks_memory(error):
-            return _fail("there is not enough memory: a smaller model, train.batch or data.context needs less", 1)
+            return _fail("not enough memory: a smaller model, train.batch or data.context needs less", 1)
         again = f"linnet --debug {shlex.join(args)}"
         return _fail(f"{type(error).__name__}: {error} (a bug in linnet; `{again}` shows the traceback)", 1)
 
@@ -86,7 +86,7 @@ def _invoke(args: Sequence[str]) -> int:
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Whether Python or torch, which has no error of its own for a CPU, was refused memory."""
+    """Whether memory ran out. On a CPU, torch has no exception of its own for that, so the message decides."""
     return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
 
 
@@ -99,7 +99,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _fill_standard_descriptors() -> None:
-    """Open those that were closed (`2>&-`), so that no file of a run gets their number and what is written to them."""
+    """Open descriptors 0 to 2 if they were closed (`2>&-`); otherwise a file of a run could get one and its output."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -1,4 +1,4 @@
-"""`linnet audit`: what each attention reads that it should not, measured, for ours and for other libraries'."""
+"""`linnet audit`: measure what each attention reads that it should not, in linnet and in other libraries."""
 
 import sys
 from itertools import groupby
@@ -22,10 +22,10 @@ COLORS = {True: "green", False: "bold red", None: "dim"}
 def command(names: Names = None, peers: Peers = True, json: Json = False) -> None:
     """Measure what each attention reads that it should not.
 
-    Each is held against the contract of linnet.testing. A number is the largest change that was seen, relative to the
-    largest output: of the past when the future changes, of a row when its batch mates, its padding or its packing
-    change, and so on. 0 is exactly 0, "-" is not promised, "inf" is not finite or does not run. The exit code is 1
-    if one of ours fails; peers do not count.
+    Checks each attention against the contract of linnet.testing. Each number is the largest change of the output,
+    relative to the largest output: of past tokens when future ones change, of a row when its batch mates, its padding
+    or its packing change, and so on. 0 means exactly 0, "-" not promised, "inf" not finite or failed to run. The exit
+    code is 1 if one of linnet's own mechanisms fails; other libraries do not count.
 
     \b
     Examples:
@@ -52,7 +52,7 @@ def command(names: Names = None, peers: Peers = True, json: Json = False) -> Non
 
 
 def _print(audit: "Audit") -> None:
-    """The table, then what it does not say: versions, what was left out, what failed."""
+    """Print the table, then versions, what was skipped and what failed."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -70,7 +70,7 @@ def _print(audit: "Audit") -> None:
     console.print(table)
     console.print("\n" + ", ".join(f"{package} {version}" for package, version in audit["versions"].items()))
     if any(row["group"] == "by design" for row in audit["rows"]):
-        console.print("lln statistics=tensor: deviations of the whole tensor; it leaks by design and does not count")
+        console.print("lln statistics=tensor: statistics of the whole tensor leak by design, so it does not count")
     for reason, rows in groupby(audit["skipped"], key=lambda row: row["reason"]):
         console.print(f"not measured: {', '.join(dict.fromkeys(row['name'] for row in rows))}: {reason}")
     for line in failures(audit):

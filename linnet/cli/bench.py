@@ -1,4 +1,4 @@
-"""`linnet bench`: what attention costs on this machine, ours and others', measured."""
+"""`linnet bench`: measure what attention costs on this machine, in linnet and in other libraries."""
 
 import shlex
 from pathlib import Path
@@ -17,25 +17,25 @@ KINDS = ("ops", "model", "decode", "profile")
 What = Annotated[
     list[str],
     typer.Argument(
-        help="ops: attention alone, every backend and other libraries. model: steps a second of a small model, and a "
-        "layer. decode: one token more. profile: where the time of some of these goes. Several may be given. peers: "
-        "our mechanisms against other libraries' code of the same, 2,048 tokens.",
+        help="One or more of: ops (attention alone, every backend and other libraries), model (training steps of a "
+        "small model, and one layer), decode (one more token), profile (where the time goes). Or peers: linnet's "
+        "mechanisms against other libraries' implementations of the same, at 2,048 tokens.",
         metavar="WHAT...",
     ),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="Tiny sizes, in seconds: shows that it works, and little else.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Tiny sizes that take seconds, only to check that it runs.")]
 Lengths = Annotated[
-    str | None, typer.Option("--lengths", help="Numbers of tokens, joined by commas.", metavar="N,N,...")
+    str | None, typer.Option("--lengths", help="Sequence lengths in tokens, separated by commas.", metavar="N,N,...")
 ]
-Only = Annotated[str, typer.Option("--only", help="Only those with this in their name.", metavar="TEXT")]
+Only = Annotated[str, typer.Option("--only", help="Measure only cases whose name contains TEXT.", metavar="TEXT")]
 Peers = Annotated[bool, typer.Option("--peers/--no-peers", help="ops: measure the other libraries that are installed.")]
-Compile = Annotated[bool, typer.Option("--compile", help="model: compile all of them; no peaks of memory then.")]
+Compile = Annotated[bool, typer.Option("--compile", help="model: use torch.compile; peak memory is then not measured.")]
 Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Threads of a call.", show_default="as torch chooses")
+    int | None, typer.Option("--threads", min=1, help="Number of threads.", show_default="torch's choice")
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", help="Folder for JSON and pictures; the page is FOLDER.md.", metavar="FOLDER"),
+    typer.Option("--out", help="Folder for JSON and figures; the page is FOLDER.md.", metavar="FOLDER"),
 ]
 
 
@@ -52,10 +52,10 @@ def command(
 ) -> None:
     """Measure time and memory of attention, models and decoding.
 
-    What is compared takes turns in random order; medians are shown, each peak of memory comes from a process of its
-    own, and the machine's own limits are measured in the same turns. If other programs kept the machine busy
-    meanwhile, it says so. Ctrl-C shows what there is so far; with --out, the same command then goes on.
-    Ops, model, decode and profile take about 30 minutes on two quiet cores, peers one.
+    Cases that are compared take turns in random order, and the tables show medians. Each memory peak is measured in
+    its own process, and the limits of the machine in the same turns. A note reports whether other programs kept the
+    machine busy. Ctrl-C prints the results so far; with --out, the same command continues from there. On two idle
+    cores, ops, model, decode and profile take about 30 minutes together, peers about one minute.
 
     \b
     Examples:
@@ -110,16 +110,16 @@ def command(
 def _check(
     what: list[str], quick: bool, lengths: str | None, only: str, peers: bool, compiled: bool, out: Path | None
 ) -> None:
-    """The one-line error for names and options that do not go together."""
+    """Raise for unknown names and for options that cannot be combined."""
     for name in what:
         if name not in (*KINDS, "peers"):
             raise unknown("benchmark", name, (*KINDS, "peers"))
     if compiled and what != ["model"]:
-        raise InputError("--compile is for `linnet bench model` alone: ops and steps are not compiled")
+        raise InputError("--compile works only with `linnet bench model`: ops and decoding steps are not compiled")
     if "profile" in what and lengths:
-        raise InputError(f"--lengths is {lengths!r}: profile has one size, that of the bounds")
+        raise InputError(f"--lengths is {lengths!r}: profile always uses the size of the bounds")
     if "peers" in what and (len(what) > 1 or quick or lengths or only or out or not peers):
-        raise InputError("peers is measured alone, at one size: it takes --threads and --json")
+        raise InputError("peers runs alone, at one size: it accepts only --threads and --json")
 
 
 def _ops(sizes: list[int] | None, quick: bool, peers: bool, only: str) -> "Bench":
@@ -152,14 +152,14 @@ def _sizes(lengths: str | None) -> list[int] | None:
         return None
     parts = lengths.split(",")
     if not all(part.strip().isdecimal() and 0 < int(part) <= 2**20 for part in parts):
-        raise InputError(f"--lengths is {lengths!r}: it must be numbers from 1 to 1,048,576, joined by commas")
+        raise InputError(f"--lengths is {lengths!r}: it must be numbers from 1 to 1,048,576, separated by commas")
     return sorted({int(part) for part in parts})
 
 
 def _given(
     quick: bool, lengths: str | None, only: str, peers: bool, compiled: bool, threads: int | None
 ) -> list[str]:
-    """The options that were chosen, as they would be written."""
+    """The options that were given, as they would be typed."""
     flags = {"--quick": quick, "--no-peers": not peers, "--compile": compiled}
     values = {"--lengths": lengths, "--only": only or None, "--threads": threads}
     chosen = [str(word) for pair in values.items() if pair[1] is not None for word in pair]
@@ -167,14 +167,14 @@ def _given(
 
 
 def _check_folder(out: Path) -> None:
-    """Make the folder, before anything is measured for it."""
+    """Create the folder, before anything is measured."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is not a folder")
     out.mkdir(parents=True, exist_ok=True)
 
 
 def _run(bench: "Bench", effort: Any, out: Path | None, command: str, screen: "Screen") -> dict[str, Any]:
-    """One benchmark, with progress; in `out` it is NAME.partial.json until it is complete."""
+    """Run one benchmark with progress; in `out` it is NAME.partial.json until it is complete."""
     from linnet.bench.measure import run_bench
     from linnet.storage import write_json
 
@@ -191,7 +191,7 @@ def _run(bench: "Bench", effort: Any, out: Path | None, command: str, screen: "S
 
 
 def _print(result: dict[str, Any]) -> None:
-    """A measurement for people."""
+    """Print the tables of a measurement."""
     from linnet.bench.tables import bench_note, bench_tables, crossovers
 
     tables = [*bench_tables(result), *([crossovers(result)] if result["bench"] == "ops" else [])]
@@ -204,7 +204,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _finish(results: dict[str, Any], out: Path | None, json: bool) -> None:
-    """The page and its pictures, the bounds, and the exit code."""
+    """Write the page and its figures, print the bounds, and set the exit code."""
     from linnet.bench.bounds import bounds_table
     from linnet.bench.page import render_benches
 
@@ -224,7 +224,7 @@ def _finish(results: dict[str, Any], out: Path | None, json: bool) -> None:
 
 
 def _peers(screen: "Screen", json: bool) -> None:
-    """Measure and show our mechanisms beside those of other libraries."""
+    """Measure and print linnet's mechanisms beside those of other libraries."""
     from linnet.bench.pairs import PAIRS, measure_pairs
 
     try:
@@ -241,7 +241,7 @@ def _peers(screen: "Screen", json: bool) -> None:
         for row in found["rows"]
     ]
     if rows:
-        print_table(["attention", "form", "ours", "library", "theirs", "faster", "others' cores"], rows)
+        print_table(["attention", "form", "ours", "library", "theirs", "speedup", "cores used by others"], rows)
     print(
         f"Forward and backward, batch {sizes['batch']}, {sizes['tokens']:,} tokens, {sizes['heads']} heads of "
         f"{sizes['head_dim']}, {sizes['size']} features, projections or landmarks, threads: {sizes['threads']}."

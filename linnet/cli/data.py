@@ -1,4 +1,4 @@
-"""`linnet data`: make the data sets that are generated, and say where the others are to be had."""
+"""`linnet data`: generate the synthetic data sets, and print where to get the others."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,15 +15,15 @@ OPTIONS = {
 }
 FETCHED = ("text", "image", "retrieval", "retrieval_small")
 What = Annotated[
-    str, typer.Argument(help=f"To make: {', '.join(GENERATED)}. To ask about: {', '.join(FETCHED)}.", metavar="WHAT")
+    str, typer.Argument(help=f"Generated: {', '.join(GENERATED)}. Described: {', '.join(FETCHED)}.", metavar="WHAT")
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder to write to.")]
 Train = Annotated[int | None, typer.Option("--train", min=1, help="Trees to train on; 96,000 by default.")]
 Valid = Annotated[int | None, typer.Option("--valid", min=1, help="Trees to validate on; 2,000 by default.")]
 Test = Annotated[int | None, typer.Option("--test", min=1, help="Trees to test on; 2,000 by default.")]
-Pictures = Annotated[int | None, typer.Option("--count", min=3, help="Pictures to make; 200,000 by default.")]
+Pictures = Annotated[int | None, typer.Option("--count", min=3, help="Pictures to generate; 200,000 by default.")]
 Preview = Annotated[
-    Path | None, typer.Option("--preview", help="Also draw 32 of them in a .png; framed: one path.", metavar="FILE")
+    Path | None, typer.Option("--preview", help="Also draw 32 into a .png; a frame marks label 1.", metavar="FILE")
 ]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="The same seed gives the same data; 0 by default.")]
 
@@ -39,11 +39,11 @@ def command(
     seed: Seed = None,
     json: Json = False,
 ) -> None:
-    """Make a data set, or say where to get it.
+    """Generate a data set, or print where to get it.
 
     These are the data sets of the Long Range Arena. listops writes basic_train.tsv, basic_val.tsv and basic_test.tsv,
-    as the public files are called. pathfinder writes a folder of pictures, a thousand per file, and continues where it
-    was stopped. The other names write nothing: they print what to get, where to get it, and what is found here.
+    the names of the public files. pathfinder writes a folder of pictures, a thousand per file, and continues if it was
+    stopped. The other names write nothing: they print which files to get and from where, or the path in LINNET_DATA.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def command(
         if value is not None and option not in OPTIONS.get(what, ()):
             raise InputError(f"{option} is {value}: {what} does not have this option")
     if what in FETCHED:
-        _tell(what, json)
+        _print_source(what, json)
     elif out is None:
         raise InputError("--out is missing: name the folder to write to")
     elif what == "listops":
@@ -89,12 +89,13 @@ def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool)
         print(f"{path}: {size:,} trees")
         if split in found:
             known = found[split]
-            print(f"  {known['commonest']:.2%} have the commonest value of the training trees, {known['operator']:.2%}")
-            print(f"  the commonest of their outermost operator (loss {known['loss']:.3f})")
+            print(f"  {known['commonest']:.2%} have the most common value of the training trees")
+            print(f"  {known['operator']:.2%} have the most common value of their outermost operator there")
+            print(f"  the loss of predicting from that operator alone is {known['loss']:.3f}")
 
 
 def _make_pathfinder(out: Path, count: int, seed: int, preview: Path | None, json: bool) -> None:
-    """Write a folder of pictures, and a sheet of some of them."""
+    """Write a folder of pictures, and optionally a sheet with some of them."""
     from linnet.data.lra.pathfinder_files import read_shards, sheet, write_shards
     from linnet.data.lra.png import encode
     from linnet.screen import Screen
@@ -119,8 +120,8 @@ def _make_pathfinder(out: Path, count: int, seed: int, preview: Path | None, jso
             print(preview)
 
 
-def _tell(what: str, json: bool) -> None:
-    """Where a data set that is not made here comes from, and whether LINNET_DATA has it."""
+def _print_source(what: str, json: bool) -> None:
+    """Print the path of a data set in LINNET_DATA, or where to get it."""
     from linnet.data.lra import image, retrieval, text
 
     missing, find = {

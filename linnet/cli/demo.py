@@ -1,4 +1,4 @@
-"""`linnet demo`: train a small TransNormer, see what its layers cost beside softmax, and let it write."""
+"""`linnet demo`: train a small TransNormer, compare the cost of its layers with softmax, and generate text."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Size(NamedTuple):
-    """How much of it: changes to the recipe, lengths and rounds of the measurement, tokens of text."""
+    """The size of a demo: changes to the recipe, lengths and rounds of the measurement, tokens to generate."""
 
     sets: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -28,18 +28,18 @@ WHOLE = Size((), (512, 1024, 2048, 4096, 8192), 3, 200)
 SMALLER = """data.context=128 data.vocab_size=1024 model.layers=["diag","norm"] model.width=128 model.ffn_width=344
 train.steps=120 train.warmup=12 train.lr=4e-3 train.eval_every=60 train.eval_batches=8"""
 QUICK = Size(tuple(SMALLER.split()), (512, 1024, 2048), 3, 80)
-LAYERS = ("softmax", "diag", "norm")  # the last two are those of TransNormer T2
+LAYERS = ("softmax", "diag", "norm")  # TransNormer T2 uses the last two
 
-Quick = Annotated[bool, typer.Option("--quick", help="A smaller one, in under 40 seconds.")]
-Out = Annotated[Path | None, typer.Option("--out", help="New folder of the run.", show_default="runs/demo-TIME")]
+Quick = Annotated[bool, typer.Option("--quick", help="A smaller model that takes under 40 seconds.")]
+Out = Annotated[Path | None, typer.Option("--out", help="New folder for the run.", show_default="runs/demo-TIME")]
 
 
 def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
-    """Train a small TransNormer, measure its layers, let it write.
+    """Train a small TransNormer, measure its layers, generate text.
 
-    It is a T2, it reads Python's own library, and its layers are measured against softmax. Nothing is downloaded. It
-    takes at most five minutes on two quiet cores, and leaves a run like any other with a report in it, whose path
-    is the last line. Ctrl-C stops it; what was trained is saved.
+    The model is a TransNormer T2, trained on the source code of Python's standard library; nothing is downloaded. Its
+    layers are timed against softmax. The demo takes at most five minutes on two idle cores. It leaves an ordinary run
+    folder with a report, whose path is printed last. Ctrl-C stops it and saves the model.
 
     \b
     Examples:
@@ -57,17 +57,17 @@ def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
     from linnet.storage import write_json
 
     screen = Screen(quiet=json)
-    screen.say("[1/4] training a TransNormer T2 on the source code of Python's own library")
+    screen.say("[1/4] training a TransNormer T2 on the source code of Python's standard library")
     outcome = _train(size, folder, screen, json)
-    screen.say("[2/4] what its layers cost beside softmax")
+    screen.say("[2/4] measuring its layers against softmax")
     cost = _measure(size, screen)
     write_json(folder / "cost.json", cost)
     if not json:
         _print_cost(cost)
-    screen.say(f"[3/4] writing after {PROMPT!r}")
+    screen.say(f"[3/4] generating text after {PROMPT!r}")
     sample = _write(folder, size.new_tokens, json)
     write_json(folder / "sample.json", sample)
-    screen.say("[4/4] the report")
+    screen.say("[4/4] writing the report")
     report = write_report([folder])
     if json:
         print_json({**outcome, "cost": cost, "sample": sample, "report": str(report)})
@@ -77,13 +77,13 @@ def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
 
 def _train(size: Size, folder: Path, screen: "Screen", json: bool) -> dict[str, Any]:
     """Train in `folder`; if a signal stops it, the demo ends here as `linnet train` would."""
-    from linnet.cli.train import tell_outcome
+    from linnet.cli.train import print_outcome
     from linnet.config import load_recipe
     from linnet.train.run import start_run
 
     outcome = start_run(load_recipe(RECIPE, size.sets), folder, screen)
     if outcome.signal:
-        tell_outcome(outcome, json)
+        print_outcome(outcome, json)
     assert outcome.valid is not None  # the last step of a run is evaluated
     if not json:
         print(f"validation perplexity {_shown(outcome.valid['perplexity'])} after {outcome.seconds:.0f} seconds")
@@ -91,7 +91,7 @@ def _train(size: Size, folder: Path, screen: "Screen", json: bool) -> dict[str, 
 
 
 def _measure(size: Size, screen: "Screen") -> dict[str, Any]:
-    """What a layer costs, with progress."""
+    """Measure the cost of the layers, with progress."""
     from linnet.bench.layer import measure_layer
 
     try:
@@ -102,7 +102,7 @@ def _measure(size: Size, screen: "Screen") -> dict[str, Any]:
 
 
 def _print_cost(cost: dict[str, Any]) -> None:
-    """The measurement for people."""
+    """Print the tables of the measurement."""
     from linnet.bench.costs import cost_note, cost_tables
 
     for table in cost_tables(cost):
@@ -112,14 +112,14 @@ def _print_cost(cost: dict[str, Any]) -> None:
 
 
 def _shown(perplexity: float | None) -> str:
-    """A perplexity for people; one beyond all numbers was logged as null."""
+    """A perplexity as text; an infinite one was logged as null."""
     if perplexity is None:
         return "inf"
     return f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.4g}"
 
 
 def _write(folder: Path, new_tokens: int, json: bool) -> dict[str, Any]:
-    """Text after the prompt, shown as it is written."""
+    """Generate text after the prompt, printed token by token."""
     import torch
 
     from linnet.data.tokenizer import TextStream, Tokenizer

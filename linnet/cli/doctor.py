@@ -1,4 +1,4 @@
-"""`linnet doctor`: what this machine and this installation offer, and what to do about the rest."""
+"""`linnet doctor`: check the machine and the installation, and advise on what is missing."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16
 
 
 class Check(NamedTuple):
-    """One line of the diagnosis; `status` is "ok", "missing" (optional) or "wrong" (must be mended)."""
+    """One line of the diagnosis; `status` is "ok", "missing" (optional) or "wrong" (must be fixed)."""
 
     name: str
     status: str
@@ -28,13 +28,13 @@ class Check(NamedTuple):
 
 
 def command(
-    build: Annotated[bool, typer.Option("--build", help="Compile the CPU's kernels, also if they are there.")] = False,
+    build: Annotated[bool, typer.Option("--build", help="Compile the CPU kernels, even if they exist.")] = False,
     json: Json = False,
 ) -> None:
-    """Check the installation and say what to do about it.
+    """Check the installation and advise on what is missing.
 
-    That is versions, extras, processor, memory, data sets, compiled kernels and backends.
-    "missing" is optional and says how to get it; "wrong" must be mended, and the exit code is then 1.
+    Checks versions, extras, processor, memory, data sets, compiled kernels and backends. "missing" marks something
+    optional, with advice on how to get it. "wrong" marks a problem to fix, and the exit code is then 1.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def command(
 
 
 def _packages() -> Iterator[Check]:
-    """linnet, Python, the core packages, then each extra as a whole."""
+    """Python, linnet, the core packages, then one check per extra."""
     yield Check("python", "ok", platform.python_version())
     if _version(DISTRIBUTION) is None:
         yield Check("linnet", "wrong", f"{__version__}, run from source", "pip install -e .")
@@ -112,22 +112,22 @@ def _data(place: str | None) -> Check:
 
 
 def _kernels(build: bool) -> Check:
-    """The CPU's kernels: compiled, or why not; only `build` compiles them here."""
+    """Whether the CPU kernels are compiled, and if not, why; compiles them only if `build`."""
     from linnet.ops.cpu.build import built, load, refused
 
     if not build and built() is None and not refused():
         advice = "nothing: the first use compiles them, or `linnet doctor --build`"
         return Check("cpu kernels", "missing", "not compiled yet", advice)
-    found = load(again=build)  # builds nothing in a cache that is refused
+    found = load(again=build)  # compiles nothing if the cache is refused
     if found.library is not None:
         return Check("cpu kernels", "ok", str(found))
-    mend = "install g++ or clang" if "no C++ compiler" in found.reason else "mend that"
-    advice = f"{mend}, then `linnet doctor --build`; until then the PyTorch path is used"
+    fix = "install g++ or clang" if "no C++ compiler" in found.reason else "fix that"
+    advice = f"{fix}, then `linnet doctor --build`; until then the PyTorch path is used"
     return Check("cpu kernels", "wrong" if build else "missing", str(found), advice)
 
 
 def _backends() -> Iterator[Check]:
-    """LINNET_BACKEND, then for each op the backends that do compute here: each is tried."""
+    """LINNET_BACKEND, then for each op the backends that work here, found by calling them."""
     import torch
 
     from linnet import ops

@@ -1,4 +1,4 @@
-"""`linnet evaluate`: how good a trained model is on a split of its corpus."""
+"""`linnet evaluate`: measure a trained model on a split of its data."""
 
 from typing import Annotated
 
@@ -8,16 +8,16 @@ from linnet.cli import Json, print_json, print_table
 from linnet.cli.resume import Run
 
 Split = Annotated[str, typer.Option("--split", help="train, valid or test.")]
-Checkpoint = Annotated[str, typer.Option("--checkpoint", help="last, best or the number of a step.")]
+Checkpoint = Annotated[str, typer.Option("--checkpoint", help="last, best or a step number.")]
 
 
 def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last", json: Json = False) -> None:
     """Measure a run on a whole split.
 
-    Prints loss and perplexity per token and, for a causal model, per word: words are separated by white space, and the
-    end of a line counts as one. The text is read in separate blocks of the context that the run was trained with, so a
-    token sees only what comes before it in its block. For recall, prints loss and accuracy per answer; for a
-    classifier, accuracy and the confusion matrix. Settings and data must be those of the run.
+    Prints loss and perplexity per token and, for a causal model, per word: words are separated by white space, and
+    each end of line counts as one. The text is read in separate blocks of the context that the run was trained with,
+    so a token sees only the earlier tokens of its block. For recall, prints loss and accuracy per answer; for a
+    classifier, accuracy and the confusion matrix. The settings and data must not have changed since the run started.
 
     \b
     Examples:
@@ -39,6 +39,6 @@ def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last",
         shown = {name: f"{value:,.4f}" if isinstance(value, float) else str(value) for name, value in metrics.items()}
         print_table(["metric", "value"], [[name.replace("_", " "), value] for name, value in shown.items()])
         if confusion is not None:
-            print("the confusion matrix (rows: true class, columns: answer):")
+            print("confusion matrix (rows: true class, columns: predicted class):")
             rows = [[str(label), *map(str, counts)] for label, counts in enumerate(confusion)]
             print_table(["class", *map(str, range(len(confusion)))], rows)

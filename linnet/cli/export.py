@@ -1,4 +1,4 @@
-"""`linnet export`: a trained model, without what only training needs."""
+"""`linnet export`: write a trained model without its training state."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,14 +12,14 @@ from linnet.cli.resume import Run
 
 def command(
     folder: Run,
-    out: Annotated[Path, typer.Option("--out", help="New folder of the model.")],
+    out: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
     checkpoint: Checkpoint = "last",
     json: Json = False,
 ) -> None:
-    """Export a trained model, without what only training needs.
+    """Export a trained model without its training state.
 
-    The folder has config.json, model.safetensors and, of a model of text, tokenizer.json; `linnet.load_model` and
-    `linnet generate` read it. The same checkpoint gives the same bytes.
+    The folder gets config.json, model.safetensors and, for a text model, tokenizer.json; `linnet.load_model` and
+    `linnet generate` read it. The same checkpoint always gives the same bytes.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`linnet generate`: let a trained model continue a text, printed as it is written."""
+"""`linnet generate`: continue a text with a trained model, printed token by token."""
 
 import time
 from pathlib import Path
@@ -17,17 +17,17 @@ Prompt = Annotated[str, typer.Option("--prompt", help="The text to continue.")]
 def command(
     folder: Run,
     prompt: Prompt,
-    max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 64,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 draws as trained.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw from the fewest tokens that reach probability p.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="How many tokens to generate.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token; 1 samples as trained.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample only from the k most likely tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the fewest tokens that reach probability p.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     checkpoint: Checkpoint = "last",
     json: Json = False,
 ) -> None:
-    """Write text after a prompt.
+    """Generate text after a prompt.
 
-    The text is printed token by token. Where the mechanism has a recurrent state, memory does not grow with the length.
+    The text is printed token by token. If the mechanism has a recurrent state, memory does not grow with the length.
 
     \b
     Examples:
@@ -44,11 +44,11 @@ def command(
 
     model = load_model(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
     if not (folder / "tokenizer.json").exists():
-        raise InputError(f"{folder} has no tokenizer.json: only a model of text writes text")
+        raise InputError(f"{folder} has no tokenizer.json: only a text model can generate text")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     ids = tokenizer.encode(prompt)
     if not ids:
-        raise InputError(f"--prompt is {prompt!r}: it has no tokens, and there must be at least one")
+        raise InputError(f"--prompt is {prompt!r}: it has no tokens, and it needs at least one")
     start, new = time.perf_counter(), 0
     text = TextStream(tokenizer, after=ids)
     parts, shown = [prompt], 0

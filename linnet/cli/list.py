@@ -1,4 +1,4 @@
-"""`linnet list`: the names to choose from, read from the registries."""
+"""`linnet list`: print the available names, read from the registries."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -88,8 +88,8 @@ def command(
 ) -> None:
     """List attentions, models, tasks, recipes, studies and more.
 
-    A name in the first column is what create_mixer, create_model, a recipe, `linnet train` or `linnet reproduce`
-    accepts. Of a study, `runs` and `core_hours` (null if unknown) are those of its CPU scale.
+    The names in the first column are those that create_mixer, create_model, recipes, `linnet train` and `linnet
+    reproduce` accept. For a study, `runs` and `core_hours` (null if unknown) refer to its CPU scale.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`linnet report`: one HTML page about one run or several."""
+"""`linnet report`: write one HTML page about one or more runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +14,11 @@ Out = Annotated[
 
 
 def command(folders: Runs, out: Out = None, json: Json = False) -> None:
-    """Write a report about one run or several, as an HTML file.
+    """Write an HTML report about one or more runs.
 
-    It has their curves, configuration and environment; they need not be finished. The file is complete: it opens
-    offline and loads nothing. It goes to the folder of the run; of several runs, to the current folder.
+    The report shows curves, configuration and environment; the runs need not be finished. It is one file that opens
+    offline and loads nothing else. By default it goes to the folder of the run, or to the current folder if there are
+    several runs.
 
     \b
     Examples:

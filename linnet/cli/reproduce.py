@@ -1,4 +1,4 @@
-"""`linnet reproduce`: a table or figure of a paper, or a study of our own, by one command."""
+"""`linnet reproduce`: reproduce a table or figure of a paper, or a study of linnet's own, with one command."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,17 +11,17 @@ from linnet.registry import STUDY
 Name = Annotated[str, typer.Argument(help="A study, such as transnormer-table4.", metavar="NAME")]
 Scale = Annotated[str, typer.Option("--scale", help="cpu: for two cores; paper: the paper's own size, for GPUs.")]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="Folder of the runs; default runs/NAME-SCALE, or one that studies share.")
+    Path | None, typer.Option("--out", help="Folder for the runs; default runs/NAME-SCALE, or one that studies share.")
 ]
-Results = Annotated[Path | None, typer.Option("--results", help="Folder of the records; default OUT/results.")]
+Results = Annotated[Path | None, typer.Option("--results", help="Folder for the records; default OUT/results.")]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", help="Only runs whose names begin so, such as listops-T2; repeatable."),
+    typer.Option("--only", help="Only runs whose names start with this, such as listops-T2; repeatable."),
 ]
 Seeds = Annotated[
-    int | None, typer.Option("--seeds", min=1, help="Runs per system, with seeds 0, 1, ...; default the study's.")
+    int | None, typer.Option("--seeds", min=1, help="Runs per system, with seeds 0, 1, ...; default set by the study.")
 ]
-Render = Annotated[bool, typer.Option("--render", help="Only draw the table and the figure of the records so far.")]
+Render = Annotated[bool, typer.Option("--render", help="Only draw the table and figure from the records so far.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs, their sizes and estimated GPU hours.")]
 
 
@@ -36,15 +36,15 @@ def command(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Do the runs behind a table of results, and render it.
+    """Do the runs behind a result of a paper, and draw its table.
 
-    Each finished run leaves one JSON record with its configuration, seed, versions and curve. What is recorded is not
-    done again, so the command can be stopped and started, and started twice to use two cores. The page and the picture
-    are written beside the records; --render also draws how far unfinished runs are, beside their folder.
+    Each finished run leaves one JSON record with its configuration, seed, versions and curve. Recorded runs are not
+    repeated, so the command can be stopped and restarted, and started twice to use two cores. The page and the figure
+    are written beside the records; --render also draws the progress of unfinished runs, beside their folder.
 
-    --dry-run reads no data. Its GPU hours are 6 * parameters * tokens / (312e12 per second * 0.3): one A100 in
-    bfloat16 at 30 % of its peak; small models keep it less busy. Tokens are steps * batch * accumulate * context,
-    padding included.
+    --dry-run reads no data. It estimates GPU hours as 6 * parameters * tokens / (312e12 per second * 0.3): one A100 in
+    bfloat16 at 30 % of its peak, which small models do not reach. Tokens are steps * batch * accumulate * context,
+    including padding.
 
     \b
     Studies (`linnet list studies` describes them):

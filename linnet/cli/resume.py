@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from linnet.cli import Json
-from linnet.cli.train import tell_outcome
+from linnet.cli.train import print_outcome
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="DIR")]
 
@@ -14,9 +14,9 @@ Run = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="DIR")
 def command(folder: Run, json: Json = False) -> None:
     """Continue a run from its newest valid checkpoint.
 
-    The result is that of a run that was never stopped, to the last bit (same machine, torch and number of
-    threads). A damaged checkpoint is named and skipped. A finished run stays as it is. If config.toml or the data are
-    no longer those of the checkpoint, the run is refused; train.steps may be raised for a longer run.
+    On the same machine, with the same torch and number of threads, the result is bit-identical to that of a run that
+    was never stopped. A damaged checkpoint is reported and skipped. A finished run is left as it is. If config.toml or
+    the data have changed since the checkpoint, the command refuses; only train.steps may be raised, to train longer.
 
     \b
     Example:
@@ -29,4 +29,4 @@ def command(folder: Run, json: Json = False) -> None:
     from linnet.screen import Screen
     from linnet.train import run
 
-    tell_outcome(run.resume_run(folder, Screen(quiet=json)), json)
+    print_outcome(run.resume_run(folder, Screen(quiet=json)), json)

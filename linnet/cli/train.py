@@ -1,4 +1,4 @@
-"""`linnet train`: train a model by a recipe, in a folder that holds everything about the run."""
+"""`linnet train`: train a model from a recipe, in a folder that holds everything about the run."""
 
 import time
 from pathlib import Path
@@ -12,18 +12,16 @@ if TYPE_CHECKING:
     from linnet.train.run import Outcome
 
 Recipe = Annotated[
-    str, typer.Argument(help="A name of `linnet list recipes`, or the path of a TOML file.", metavar="RECIPE")
+    str, typer.Argument(help="A name from `linnet list recipes`, or the path of a TOML file.", metavar="RECIPE")
 ]
-Out = Annotated[Path | None, typer.Option("--out", help="New folder of the run.", show_default="runs/RECIPE-TIME")]
+Out = Annotated[Path | None, typer.Option("--out", help="New folder for the run.", show_default="runs/RECIPE-TIME")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change one key, as in train.steps=100; repeatable.", metavar="KEY=VALUE"),
+    typer.Option("--set", help="Override one setting, such as train.steps=100; repeatable.", metavar="KEY=VALUE"),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print what would be done, write nothing.")]
-
-
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; write nothing.")]
 SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Pass over files of data.path that are not UTF-8 text, and name them.")
+    bool, typer.Option("--skip-bad", help="Skip files of data.path that are not UTF-8 text, and list them.")
 ]
 
 
@@ -35,11 +33,11 @@ def command(
     skip_bad: SkipBad = False,
     json: Json = False,
 ) -> None:
-    """Train a model by a recipe.
+    """Train a model from a recipe.
 
-    The folder of the run gets its configuration, tokenizer, metrics and checkpoints. Ctrl-C, SIGTERM and SIGHUP (a
-    closed terminal) drop an unfinished update, save, and exit with 130, 143 or 129; a second Ctrl-C or SIGTERM exits
-    at once. `linnet resume` goes on from there.
+    The run folder gets the configuration, tokenizer, metrics and checkpoints. Ctrl-C, SIGTERM and SIGHUP (a closed
+    terminal) discard the unfinished update, save a checkpoint and exit with 130, 143 or 129; a second Ctrl-C or
+    SIGTERM exits at once. `linnet resume` continues from there.
 
     \b
     Examples:
@@ -60,16 +58,16 @@ def command(
     from linnet.train import run
 
     if dry_run:
-        _tell_plan(run.dry_run(config, Screen(quiet=json)), json)
+        _print_plan(run.dry_run(config, Screen(quiet=json)), json)
     else:
-        tell_outcome(run.start_run(config, folder, Screen(quiet=json)), json)
+        print_outcome(run.start_run(config, folder, Screen(quiet=json)), json)
 
 
-def tell_outcome(outcome: "Outcome", json: bool) -> None:
-    """Print what a run came to; if a signal stopped it, exit with the code for that."""
+def print_outcome(outcome: "Outcome", json: bool) -> None:
+    """Print the outcome of a run; if a signal stopped it, exit with the code of that signal."""
     from linnet.screen import forgiving
 
-    with forgiving("stdout"):  # the exit code is that of the training, whoever reads along
+    with forgiving("stdout"):  # a closed pipe must not change the exit code of the training
         if json:
             print_json(outcome.summary())
         elif outcome.signal:
@@ -82,7 +80,7 @@ def tell_outcome(outcome: "Outcome", json: bool) -> None:
         raise typer.Exit(128 + outcome.signal)
 
 
-def _tell_plan(plan: dict[str, Any], json: bool) -> None:
+def _print_plan(plan: dict[str, Any], json: bool) -> None:
     if json:
         print_json(plan)
         return
@@ -90,5 +88,5 @@ def _tell_plan(plan: dict[str, Any], json: bool) -> None:
 
     print(tomli_w.dumps(plan["config"]))
     samples = f"{plan['drawn']:,} samples of up to {plan['config']['data']['context']:,} tokens"
-    print(f"# {plan['parameters']:,} parameters; to train on: {samples}, {plan['tokens']:,} at most, drawn from these:")
+    print(f"# {plan['parameters']:,} parameters; trains on {samples}, at most {plan['tokens']:,} in all, drawn from:")
     print("#", ", ".join(f"{split} {count:,}" for split, count in plan["samples"].items()))

@@ -1,4 +1,4 @@
-"""`linnet verify`: whether every file of a run or of an exported model is as it was written."""
+"""`linnet verify`: check that every file of a run or of an exported model is intact."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,8 @@ Folder = Annotated[Path, typer.Argument(help="The folder of a run or of an expor
 def command(folder: Folder, json: Json = False) -> None:
     """Verify every file of a run or of an exported model.
 
-    It checks all hashes of all checkpoints, the metrics and the tokenizer, and loads each model. Nothing is changed.
-    The exit code is 1 if anything is damaged, missing or does not belong together.
+    Checks every hash of every checkpoint, the metrics and the tokenizer, and loads each model. Changes nothing. The
+    exit code is 1 if a file is damaged or missing, or does not belong to the others.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
-"""Where text comes from: Python's own source code, WikiText, or the user's files, always in three splits.
+"""Text corpora in three splits: the source code of Python's standard library, WikiText, or the user's files.
 
-A document is kept as checked UTF-8 bytes with line ends as `\\n`. The SHA-256 of a split is that of its
-content alone, wherever the files lie, so that a run can say what it was trained on.
+A document is stored as checked UTF-8 bytes with `\\n` line ends. The SHA-256 of a split depends only on its content,
+not on where the files are, so a run can record what it was trained on.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from linnet.errors import InputError, unknown
 
 SPLITS = ("train", "valid", "test")
 SHARES = (0.90, 0.95)  # where train and valid end
-SMALLEST_SHARE = 0.01  # of the bytes: a split by file that leaves a split with less is not used
-FEWEST_FILES = 4  # a split of fewer whole files may not look like the others, so a part of every file is held out
+SMALLEST_SHARE = 0.01  # of the bytes; a split by file is not used if it leaves a split with less
+FEWEST_FILES = 4  # fewer whole files may not be representative, so a part of every file is held out instead
 
 TEXT_SUFFIXES = """
 .txt .text .md .markdown .rst .tex .org .tokens .raw .srt .csv .tsv .json .jsonl .toml .yaml .yml .html .xml
@@ -63,7 +63,7 @@ zoneinfo/_zoneinfo
 
 @dataclass(frozen=True)
 class Document:
-    """One text: a file, or the part of a file that fell into a split."""
+    """One text: a file, or the part of a file that belongs to a split."""
 
     name: str
     data: bytes
@@ -76,9 +76,9 @@ class Document:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in the splits `train`, `valid` and `test`; `missing` counts listed files not found.
+    """Documents in the splits `train`, `valid` and `test`; `missing` counts listed files that were not found.
 
-    `passed_over` names the files of a folder that were not read, with the reason; `held_out` says how the validation
+    `passed_over` lists the files of a folder that were skipped, with the reason; `held_out` says how the validation
     and test text was chosen.
     """
 
@@ -90,7 +90,7 @@ class Corpus:
 
     @cached_property
     def sha256(self) -> dict[str, str]:
-        """For each split, the SHA-256 of its documents (each led by its length, so that borders count)."""
+        """For each split, the SHA-256 of its documents, each preceded by its length so that boundaries count."""
         hashes = {}
         for split, documents in self.splits.items():
             whole = hashlib.sha256()
@@ -116,12 +116,12 @@ def load_corpus(
     """Read the corpus `stdlib`, `wikitext` or `text`.
 
     `path` is the folder of `wiki.*.tokens` for `wikitext` (default: `wikitext-2` in LINNET_DATA), and the
-    file or folder of text for `text`. A missing, empty, binary or non-UTF-8 file is a one-line InputError.
+    file or folder of text for `text`. A missing, empty, binary or non-UTF-8 file raises InputError.
 
-    For `text`, `valid_path` and `test_path` name the text of these splits. A split without a path of its own is held
-    out of `path`: "files" takes whole files by the hash of their names, "parts" the end of every file, and "auto"
-    takes files where there are many. None is the rule of version 0.1, which cut the end off the last files.
-    `skip_bad` passes over files that are not UTF-8 text.
+    For `text`, `valid_path` and `test_path` name the text of these splits. A split without its own path is held out
+    of `path`: "files" takes whole files by the hash of their names, "parts" takes the end of every file, and "auto"
+    takes whole files if there are many. None is the rule of version 0.1, which took the end of the last files.
+    `skip_bad` skips files that are not UTF-8 text.
     """
     if corpus == "stdlib":
         return _stdlib()
@@ -136,7 +136,7 @@ def load_corpus(
 
 
 def read_document(path: Path, name: str) -> Document:
-    """A file as a document: UTF-8 (a byte-order mark is dropped), every line end `\\n`, no NUL."""
+    """Read a file as a document: UTF-8 without NUL; drops a byte-order mark, makes every line end `\\n`."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -160,12 +160,12 @@ def _stdlib() -> Corpus:
     found = [name for name in names if (root / name).is_file()]
     documents = [read_document(root / name, name) for name in found]
     if not documents:
-        raise InputError(f"this Python has no source files of its library in {root}: use another corpus")
+        raise InputError(f"this Python has no source files of the standard library in {root}: use another corpus")
     return Corpus("stdlib", _split_by_file(documents), missing=len(names) - len(found))
 
 
 def default_wikitext() -> Path:
-    """WikiText-2 in LINNET_DATA, for a run that names no folder."""
+    """The folder of WikiText-2 in LINNET_DATA, used if a run names no folder."""
     data = os.environ.get("LINNET_DATA")
     if not data:
         raise InputError("data.path is not set: name the folder of wiki.train.tokens, or set LINNET_DATA")
@@ -195,7 +195,7 @@ def _text(path: Path, held_out: str | None, own: dict[str, Path], skip_bad: bool
 
 
 def _read_texts(key: str, path: Path, skip_bad: bool) -> tuple[list[Document], list[tuple[str, str]]]:
-    """The documents of a file or folder, and the files that were passed over, each with the reason."""
+    """The documents of a file or folder, and the skipped files, each with the reason."""
     passed: list[tuple[str, str]] = []
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if not _is_hidden(file, path) and file.is_file())
@@ -215,7 +215,7 @@ def _read_texts(key: str, path: Path, skip_bad: bool) -> tuple[list[Document], l
             document = read_document(file, file.relative_to(root).as_posix())
         except InputError as error:
             if not skip_bad:
-                hint = ": data.skip_bad=true passes over such files" if path.is_dir() else ""
+                hint = ": data.skip_bad=true skips such files" if path.is_dir() else ""
                 raise InputError(f"{error}{hint}") from None
             passed.append((str(file), str(error).removeprefix(f"{file}").lstrip(", ")))
             continue
@@ -235,7 +235,7 @@ def _is_hidden(file: Path, root: Path) -> bool:
 def _hold_out(
     documents: list[Document], held_out: str | None, wanted: list[str]
 ) -> tuple[dict[str, list[Document]], str]:
-    """The documents in the `wanted` splits, and a word on how; the share of a split that is not wanted is training."""
+    """The documents in the `wanted` splits, and how they were held out; other splits' shares go to training."""
     if wanted == ["train"]:
         return {"train": documents}, "nothing"
     by_file = _split_by_file(documents)
@@ -251,7 +251,7 @@ def _hold_out(
 
 
 def _enough(splits: dict[str, list[Document]], files: int) -> bool:
-    """Whether each split has at least so many files, and its share of the bytes."""
+    """Whether each split has at least this many files, and the smallest share of the bytes."""
     sizes = [sum(len(document.data) for document in splits[split]) for split in SPLITS]
     return min(len(splits[split]) for split in SPLITS) >= files and min(sizes) >= SMALLEST_SHARE * sum(sizes)
 
@@ -261,7 +261,7 @@ def _merge(parts: list[dict[str, list[Document]]]) -> dict[str, list[Document]]:
 
 
 def _in_order(documents: list[Document], chosen: list[Document]) -> list[Document]:
-    """The chosen documents in the order of their files; two parts of one file are one document again."""
+    """The chosen documents in the order of their files; parts of one file become one document again."""
     by_name: dict[str, bytes] = {}
     for document in chosen:
         by_name[document.name] = by_name.get(document.name, b"") + document.data
@@ -269,7 +269,7 @@ def _in_order(documents: list[Document], chosen: list[Document]) -> list[Documen
 
 
 def _split_by_file(documents: list[Document]) -> dict[str, list[Document]]:
-    """Each document by the hash of its name, so that adding one moves no other."""
+    """Assign each document by the hash of its name, so that adding one does not move others."""
     splits: dict[str, list[Document]] = {split: [] for split in SPLITS}
     for document in documents:
         digest = hashlib.sha256(document.name.encode(errors="surrogateescape")).digest()
@@ -279,7 +279,7 @@ def _split_by_file(documents: list[Document]) -> dict[str, list[Document]]:
 
 
 def _split_by_line(documents: list[Document]) -> dict[str, list[Document]]:
-    """The documents one after another, cut at two line ends."""
+    """Join the documents and cut them at two line ends."""
     total = sum(len(document.data) for document in documents)
     cuts = [round(share * total) for share in SHARES]
     reach = total // 40  # half of the smallest split
@@ -296,7 +296,7 @@ def _split_by_line(documents: list[Document]) -> dict[str, list[Document]]:
 
 
 def _end_of_line(data: bytes, near: int, reach: int) -> int:
-    """The first end of a line from `near` on, or where that is out of `reach`, of a character."""
+    """The first end of a line from `near` on; if that is out of `reach`, the first end of a character."""
     near = min(max(near, 0), len(data))
     if near in (0, len(data)):
         return near

@@ -1,12 +1,12 @@
-"""Masking for masked language models: drawn anew in each epoch, a pure function of (seed, epoch, sample)."""
+"""Masking for masked language models: redrawn in each epoch, a pure function of (seed, epoch, sample)."""
 
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-IGNORE = -100  # the target of a position that carries no loss
-TO_MASK, TO_RANDOM = 0.8, 0.1  # the rest keeps its token
+IGNORE = -100  # the target of a position without a loss
+TO_MASK, TO_RANDOM = 0.8, 0.1  # the rest keep their token
 
 
 def mask_tokens(
@@ -17,17 +17,17 @@ def mask_tokens(
     special_ids: Iterable[int],
     rate: float = 0.15,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Inputs and targets of one sample (N,): a share `rate` of its tokens must be guessed, the others have -100.
+    """Inputs and targets of one sample (N,): a share `rate` of its tokens are targets, the others have -100.
 
-    Of that share 80 % become the mask, 10 % a random token and 10 % stay. Special tokens are neither chosen
-    nor put in. Their number is rate * N rounded up or down at random, as in fairseq, but never none.
+    Of these, 80 % become the mask, 10 % a random token and 10 % stay. Special tokens are never chosen and never
+    inserted. The number of targets is rate * N, rounded up or down at random as in fairseq, and at least one.
     """
     seed, epoch, sample = rng_key
     specials = sorted({*special_ids, mask_id})
     inputs = np.array(ids, np.int64)
     targets = np.full_like(inputs, IGNORE)
     allowed = np.flatnonzero(~np.isin(inputs, specials))
-    # The last word of the counter keeps these bits apart from those that order the samples.
+    # The last word of the counter separates these bits from those that order the samples.
     bits = np.random.Philox(
         key=np.array([seed % 2**64, epoch], np.uint64), counter=np.array([0, 0, sample, 1], np.uint64)
     )

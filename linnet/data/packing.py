@@ -1,7 +1,7 @@
 """A split as one stream of token ids on disk, cut into blocks whose order is a pure function of the step.
 
-A stream is tokenized once and cached as `<key>.tokens`: a header of 512 bytes, then the ids as in memory.
-The key is the SHA-256 of content, tokenizer and split, so that no stale file can be taken for a fresh one.
+A stream is tokenized once and cached as `<key>.tokens`: a header of 512 bytes, then the ids as they are in memory.
+The key is the SHA-256 of content, tokenizer and split, so a stale file is never used.
 """
 
 import atexit
@@ -33,9 +33,9 @@ DAY = 86_400.0
 
 @dataclass(frozen=True)
 class Stream:
-    """The ids of a split in a memory-mapped array, and what perplexity by word or by byte divides by.
+    """The ids of a split in a memory-mapped array, and the counts for perplexity per word or per byte.
 
-    `words` follows WikiText's rule: whatever white space separates, and one more for the end of each line.
+    `words` follows WikiText's rule: white space separates words, and each end of line counts as one more.
     """
 
     split: str
@@ -51,10 +51,10 @@ def open_stream(
     cache: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stream:
-    """The stream of a split, from the cache or tokenized now; `progress` gets (bytes done, bytes in all).
+    """The stream of a split, from the cache or tokenized now; calls `progress` with (bytes done, bytes in all).
 
-    `cache` is a folder, by default ~/.cache/linnet; where it may not be written, the file has no name and
-    goes with the process. Processes that do this at once each write a file, and the last one stays.
+    `cache` is a folder, by default ~/.cache/linnet. If it is not writable, a temporary file is used, which
+    disappears with the process. Processes that do this at the same time each write a file, and the last one stays.
     """
     name = f"{FORMAT} {corpus.sha256[split]} {tokenizer.sha256} {split}"
     key = hashlib.sha256(name.encode()).hexdigest()
@@ -79,8 +79,8 @@ def open_stream(
 class Blocks:
     """A stream cut into blocks of `context` tokens: block i holds the tokens from i * context on.
 
-    What is left at the end is dropped, so that training sees full blocks only; with `whole` it is one more
-    block, filled up with padding, so that evaluation counts every token once.
+    The rest at the end is dropped, so training sees only full blocks. With `whole` it becomes one more block, filled
+    up with padding, so evaluation counts every token once.
     """
 
     def __init__(self, stream: Stream, context: int, whole: bool = False) -> None:
@@ -100,14 +100,14 @@ class Blocks:
         return self._count
 
     def tokens(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The blocks of these indices and their key mask, both (B,N); False marks the padding."""
+        """The blocks at these indices and their key mask, both (B,N); False marks padding."""
         positions, real = self._positions(indices)
         return np.where(real, self._gather(positions), Tokenizer.pad), real
 
     def causal(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Inputs and targets (B,N): the targets are the blocks, the input of each is the token before it.
+        """Inputs and targets (B,N): the targets are the blocks, and each input is the token before its target.
 
-        The very first token follows an `</s>`, so that each token of the stream is a target once. Padding has
+        The very first token follows an `</s>`, so each token of the stream is a target exactly once. Padding has
         the target -100.
         """
         positions, real = self._positions(indices)
@@ -115,7 +115,7 @@ class Blocks:
         return np.where(real, before, Tokenizer.pad), np.where(real, self._gather(positions), IGNORE)
 
     def _positions(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Where in the stream the tokens of the blocks lie, and whether it goes that far."""
+        """The positions of the blocks' tokens in the stream, and which of them exist."""
         indices = np.asarray(indices, np.int64)
         if indices.size and not (indices.min() >= 0 and indices.max() < len(self)):
             raise IndexError(f"block {indices.min()} to {indices.max()} of {len(self)}")
@@ -129,8 +129,8 @@ class Blocks:
 def batch_indices(seed: int, epoch: int, step: int, batch: int, count: int) -> NDArray[np.int64]:
     """The samples of a batch: every epoch is a permutation of 0..count-1, and batches follow without a gap.
 
-    `step` counts batches from the start of `epoch`; a batch that reaches beyond goes on in the next one, so
-    no sample is dropped and `batch_indices(seed, 0, step, ...)` serves for a whole training.
+    `step` counts batches from the start of `epoch`. A batch that reaches past the end of an epoch continues in the
+    next one, so no sample is dropped and `batch_indices(seed, 0, step, ...)` covers a whole training.
     """
     epochs = batch_epochs(epoch, step, batch, count)
     places = (step * batch + np.arange(batch)) % count
@@ -141,7 +141,7 @@ def batch_indices(seed: int, epoch: int, step: int, batch: int, count: int) -> N
 
 
 def batch_epochs(epoch: int, step: int, batch: int, count: int) -> NDArray[np.int64]:
-    """The epoch to which each sample of `batch_indices` belongs, for what is drawn anew in each epoch."""
+    """The epoch of each sample of `batch_indices`, for draws that change in each epoch."""
     if batch < 1 or count < 1:
         raise InputError(f"batch is {batch} and the number of samples {count}: both must be at least 1")
     return np.asarray(epoch + (step * batch + np.arange(batch)) // count, np.int64)
@@ -149,7 +149,7 @@ def batch_epochs(epoch: int, step: int, batch: int, count: int) -> NDArray[np.in
 
 @lru_cache(maxsize=4)
 def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
-    """The permutation of an epoch; raw Philox bits, since numpy promises those to stay the same for ever."""
+    """The permutation of an epoch, from raw Philox bits: numpy promises that those never change."""
     bits = np.random.Philox(key=np.array([seed % 2**64, epoch], np.uint64))
     order = np.argsort(bits.random_raw(count), kind="stable")
     order.setflags(write=False)
@@ -163,7 +163,7 @@ def _tokenize(
     split: str,
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
-    """Write the ids of a split behind the place of the header; returns the fields of the header."""
+    """Write the ids of a split after the space for the header; returns the fields of the header."""
     whole, count, words, done, total = hashlib.sha256(), 0, 0, 0, corpus.size(split)
     file.seek(HEADER)
     for document in corpus.splits[split]:
@@ -182,13 +182,13 @@ def _tokenize(
 
 
 def _header(fields: dict[str, Any]) -> bytes:
-    """The fields as JSON without blanks, and the SHA-256 of that."""
+    """The fields as JSON without spaces, followed by its SHA-256."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return f"{text} {hashlib.sha256(text.encode()).hexdigest()}".ljust(HEADER - 1).encode() + b"\n"
 
 
 def _read(path: Path, key: str, split: str) -> Stream | None:
-    """The stream in a cache file, if every byte of it is as it was written."""
+    """The stream in a cache file, or None if the file is missing or damaged."""
     try:
         with path.open("rb") as file:
             header = file.read(HEADER)
@@ -226,7 +226,7 @@ def _own_cache() -> Path:
 
 
 def _create(temporary: Path) -> IO[bytes]:
-    """A new file of this name, or one without a name where the folder may not be written."""
+    """A new file of this name, or a temporary one if the folder is not writable."""
     try:
         temporary.parent.mkdir(parents=True, exist_ok=True)
         return temporary.open("x+b")

@@ -1,7 +1,7 @@
 """Text to token ids and back, in four kinds: words, byte-level BPE trained here, GPT-2's BPE, and bytes.
 
-One order of ids for all, which is fairseq's: `<s> <pad> </s> <unk>` are 0 to 3, then come the symbols of the
-kind, and `<mask>`, where there is one, is last. So GPT-2's files and fairseq's dict.txt give RoBERTa's ids.
+All kinds use fairseq's order of ids: `<s> <pad> </s> <unk>` are 0 to 3, then come the symbols of the kind, and
+`<mask>`, if there is one, is last. So GPT-2's files with fairseq's dict.txt give RoBERTa's ids.
 """
 
 import codecs
@@ -30,20 +30,20 @@ FORMAT = "linnet-tokenizer-1"
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 
-# Where a text can be cut without changing its ids: the rule of byte-level BPE never joins across these ends.
+# Where a text can be cut without changing its ids: byte-level BPE never merges across these line ends.
 SAFE_CUT = re.compile(r"(?<=\S)\n(?=\S)|\n(?= \S)")
 PIECE = 1 << 16  # characters
 PIECES_AT_ONCE = 64
-# Learning merges takes time quadratic in a word, so a run of one kind of character that no text has is cut in words.
+# Learning merges takes time quadratic in the length of a word, so very long runs of one kind of character are cut.
 LONGEST = 512  # characters
 LONG_SPACE = re.compile(rf"\s{{{LONGEST}}}")
 LONG_RUN = re.compile(rf"[^\W\d_]{{{LONGEST}}}|\d{{{LONGEST}}}|\s{{{LONGEST}}}|(?:[^\w\s]|_){{{LONGEST}}}")
 
 
 class Tokenizer:
-    """`encode` text to ids and `decode` ids to text; everything that it knows is in its JSON file.
+    """`encode` text to ids and `decode` ids to text; its whole state is in its JSON file.
 
-    Special words in a text are text, not special: `<mask>` in a file never becomes the id of the mask.
+    Special words in a text are ordinary text: `<mask>` in a file never becomes the id of the mask.
     """
 
     bos, pad, eos, unk = range(4)
@@ -67,7 +67,7 @@ class Tokenizer:
         self.dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, with no mark at its end; of words, each end of a line is an `</s>`."""
+        """The ids of a text, without an `</s>` at its end; the kind `word` encodes each end of line as `</s>`."""
         try:
             data = text.encode()
         except UnicodeEncodeError as error:
@@ -79,9 +79,9 @@ class Tokenizer:
         return list(self._bpe.encode(text, add_special_tokens=False).ids)
 
     def encode_document(self, text: str) -> Iterator[NDArray[Any]]:
-        """The ids of a whole document, in arrays one after the other, and an `</s>` at its end.
+        """The ids of a whole document, as consecutive arrays, with an `</s>` at its end.
 
-        Of words that is the `</s>` of the last line, so that every line has just one.
+        For the kind `word` that is the `</s>` of the last line, so every line has exactly one.
         """
         pieces = list(_pieces(text, PIECE))
         for start in range(0, len(pieces), PIECES_AT_ONCE):
@@ -95,12 +95,12 @@ class Tokenizer:
             yield np.array([self.eos], self.dtype)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids; bytes that are no UTF-8 become U+FFFD, special ids nothing."""
+        """The text of the ids; bytes that are not UTF-8 become U+FFFD, and special ids are dropped."""
         stream = TextStream(self)
         return "".join(map(stream.push, ids)) + stream.close()
 
     def token(self, token: int) -> str:
-        """One token as a reader wants to see it; stray bytes appear as `\\xff`."""
+        """One token in readable form; stray bytes appear as `\\xff`."""
         if not 0 <= token < self.vocab_size:
             raise InputError(f"token {token} does not exist: ids are 0 to {self.vocab_size - 1}")
         if token in self.special_ids:
@@ -110,11 +110,11 @@ class Tokenizer:
         return self.token_bytes(token).decode(errors="backslashreplace")
 
     def words(self, tokens: Sequence[int]) -> tuple[list[str], str]:
-        """Tokens as a reader wants to see them, and what stands between two of them."""
+        """Tokens in readable form, and the separator between two of them."""
         return [self.token(token) for token in tokens], " " if self.kind == "word" else ""
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that a token of a byte-level kind stands for; a special one stands for none."""
+        """The bytes of a token of a byte-level kind; none for a special token."""
         if token in self.special_ids:
             return b""
         if self.kind == "bytes":
@@ -128,7 +128,7 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """The SHA-256 of `dumps`: two tokenizers with the same one give the same ids."""
+        """The SHA-256 of `dumps`: tokenizers with the same hash give the same ids."""
         return hashlib.sha256(self.dumps()).hexdigest()
 
     def save(self, path: str | Path) -> None:
@@ -137,7 +137,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Read what `save` wrote; anything else is a one-line InputError."""
+        """Read a file that `save` wrote; anything else raises InputError."""
         content = read_json(path)
         fault = _fault(content)
         if fault:
@@ -159,13 +159,13 @@ class Tokenizer:
         for line in text.split("\n"):
             ids.extend(get(word, self.unk) for word in line.split())
             ids.append(self.eos)
-        return ids[:-1]  # after the last end of line no further line has ended
+        return ids[:-1]  # the text after the last line end is not a finished line
 
 
 class TextStream:
-    """Ids to text one at a time, for text that is shown as it is written: `push` each id, `close` at the end.
+    """Decode ids one at a time, to show text while it is generated: `push` each id, `close` at the end.
 
-    A character whose bytes are spread over tokens comes out with the last of them. `after` are earlier ids.
+    A character whose bytes span several tokens comes out with the last of them. `after` holds the ids before.
     """
 
     def __init__(self, tokenizer: Tokenizer, after: Iterable[int] = ()) -> None:
@@ -190,7 +190,7 @@ class TextStream:
         return text
 
     def close(self) -> str:
-        """What is left: a character cut short."""
+        """The rest of the text: a character that was cut short, if any."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -201,12 +201,12 @@ def build_tokenizer(
     path: str | Path | None = None,
     mask: bool = False,
 ) -> Tokenizer:
-    """A tokenizer of the given kind, made from the training texts (`word`, `bpe`) or from files (`gpt2`).
+    """A tokenizer of the given kind, built from the training texts (`word`, `bpe`) or from files (`gpt2`).
 
-    `vocab_size` is needed by `bpe`; `word` cuts its dictionary there and then fills up to a multiple of 8;
-    the other two have a size of their own. `path` is the folder of encoder.json, vocab.bpe and perhaps
-    dict.txt (default: `gpt2-bpe` in LINNET_DATA). `mask` adds `<mask>` to words, whose published dictionaries
-    for causal models have none; the other kinds always have it.
+    `bpe` needs a `vocab_size`; `word` cuts its dictionary there and then fills it up to a multiple of 8; the other
+    two have a fixed size. `path` is the folder of encoder.json, vocab.bpe and optionally dict.txt (default:
+    `gpt2-bpe` in LINNET_DATA). `mask` adds `<mask>` to the kind `word`, because published dictionaries for causal
+    models have none; the other kinds always have it.
     """
     if kind == "word":
         return Tokenizer("word", _dictionary(texts, vocab_size), mask=mask)
@@ -218,7 +218,7 @@ def build_tokenizer(
 
 
 def _dictionary(texts: Iterable[str], vocab_size: int | None) -> list[str]:
-    """fairseq's rule: words by falling count, ties in the order of their characters, size a multiple of 8."""
+    """fairseq's rule: words by decreasing count, ties in alphabetical order, padded to a multiple of 8."""
     room = None if vocab_size is None else vocab_size - len(SPECIALS)
     if room is not None and room < 1:
         raise InputError(f"data.vocab_size is {vocab_size}: a tokenizer of words needs at least 5")
@@ -233,7 +233,7 @@ def _dictionary(texts: Iterable[str], vocab_size: int | None) -> list[str]:
 
 
 def _filled(symbols: list[str]) -> list[str]:
-    """fairseq's made-up words at the end, until the size with the four specials is a multiple of 8."""
+    """Append fairseq's made-up words until the size, including the four specials, is a multiple of 8."""
     have, i = set(symbols), 0
     while (len(SPECIALS) + len(symbols)) % 8:
         made_up = f"madeupword{i:04d}"
@@ -265,7 +265,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
 
 
 def default_gpt2() -> Path:
-    """GPT-2's files in LINNET_DATA, for a run that names no folder."""
+    """The folder of GPT-2's files in LINNET_DATA, used if a run names no folder."""
     data = os.environ.get("LINNET_DATA")
     if not data:
         raise InputError("the tokenizer 'gpt2' needs a folder of encoder.json and vocab.bpe, or LINNET_DATA")
@@ -273,7 +273,7 @@ def default_gpt2() -> Path:
 
 
 def _read_gpt2(folder: Path) -> Tokenizer:
-    """GPT-2's files in the order of encoder.json, or in that of fairseq's dict.txt where it is there."""
+    """Read GPT-2's files, in the order of fairseq's dict.txt if it exists, else in that of encoder.json."""
     merges = [line.split() for line in _lines(folder / "vocab.bpe") if not line.startswith("#version")]
     numbers = read_json(folder / "encoder.json")
     values = list(numbers.values()) if isinstance(numbers, dict) else []
@@ -282,7 +282,7 @@ def _read_gpt2(folder: Path) -> Tokenizer:
     symbols = sorted(numbers, key=numbers.__getitem__)
     if (folder / "dict.txt").exists():
         rows = [line.split()[0] for line in _lines(folder / "dict.txt")]
-        order = [int(row) for row in rows if row.isdecimal()]  # the others are made up, to fill another size
+        order = [int(row) for row in rows if row.isdecimal()]  # the others are made-up words that fill the dictionary
         if sorted(order) != list(range(len(symbols))):
             raise InputError(f"{folder / 'dict.txt'} does not list each number of encoder.json once")
         symbols = [symbols[i] for i in order]
@@ -303,7 +303,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _fault(content: Any) -> str:
-    """What is wrong with the content of a tokenizer.json, or nothing."""
+    """What is wrong with the content of a tokenizer.json; empty if nothing is."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         return f"its format is not {FORMAT!r}"
     kind, symbols, merges, mask = (content.get(key) for key in ("kind", "symbols", "merges", "mask"))
@@ -321,12 +321,12 @@ def _fault(content: Any) -> str:
 
 
 def _is_text(symbol: Any) -> bool:
-    """A string that can be written: JSON can also hold halves of characters."""
+    """Whether this is a string that can be encoded: JSON can also hold lone surrogates."""
     return isinstance(symbol, str) and not any("\ud800" <= character <= "\udfff" for character in symbol)
 
 
 def _bpe_fault(symbols: list[str], merges: list[Any]) -> str:
-    """What is wrong with symbols and merges for byte-level BPE, or nothing."""
+    """What is wrong with the symbols and merges of a byte-level BPE; empty if nothing is."""
     known = set(symbols)
     if set().union(*symbols) != _ALPHABET.keys() or not _ALPHABET.keys() <= known:
         return "its symbols are not made of the 256 bytes"
@@ -338,7 +338,7 @@ def _bpe_fault(symbols: list[str], merges: list[Any]) -> str:
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:
-    """A long text in parts of `size` characters and what is left to the next place where it may be cut."""
+    """A long text in parts of at least `size` characters, each up to the next safe cut."""
     start = 0
     while start < len(text):
         cut = SAFE_CUT.search(text, min(start + size, len(text)))
@@ -348,9 +348,9 @@ def _pieces(text: str, size: int) -> Iterator[str]:
 
 
 def _without_long_runs(text: str) -> Iterator[str]:
-    """A text in parts none of which has a word of more than LONGEST characters; ordinary text is one part."""
+    """A text in parts without words of more than LONGEST characters; ordinary text is one part."""
     start = 0
-    suspect = max(map(len, text.split()), default=0) >= LONGEST or LONG_SPACE.search(text)  # quicker than the rule
+    suspect = max(map(len, text.split()), default=0) >= LONGEST or LONG_SPACE.search(text)  # faster than the regex
     for run in LONG_RUN.finditer(text) if suspect else ():
         yield text[start : run.end()]
         start = run.end()
@@ -358,7 +358,7 @@ def _without_long_runs(text: str) -> Iterator[str]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's way to write bytes as visible characters: Latin-1 where it is visible, else from U+0100 on."""
+    """GPT-2's mapping of bytes to visible characters: Latin-1 if visible, else from U+0100 on."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in visible]
     return {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(hidden)}

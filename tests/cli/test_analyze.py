@@ -82,13 +82,13 @@ def test_an_exported_model_reads_a_text(trained, run, tmp_path):
     assert run("analyze", model, "--text", text, "--out", tmp_path / "out", "--instrument", "entropy")[0] == 0
     code, out, err = run("analyze", model)
     assert (code, out) == (2, "")
-    assert "name a text, --text FILE" in err
+    assert "give a text with --text FILE" in err
 
 
 @pytest.mark.parametrize(
     ("content", "options", "line"),
     [
-        ("", [], "has 0 tokens: there must be at least two"),
+        ("", [], "has 0 tokens: it needs at least two"),
         ("a", [], "has 1 tokens"),
         ("long " * 20, [], "has 100 tokens, the model's context 32: --tokens 32 reads so many"),
         (b"\xff\xfe", [], "is not UTF-8 text"),
@@ -96,7 +96,7 @@ def test_an_exported_model_reads_a_text(trained, run, tmp_path):
         ("some text", ["--instrument", "entropi"], "unknown instrument 'entropi': did you mean 'entropy'?"),
         ("some text", ["--format", "gif"], "unknown format 'gif'"),
         ("some text", ["--tokens", "1"], "--tokens"),
-        ("some text", ["--samples", "2"], "--samples is about the validation split: it does not go with --text"),
+        ("some text", ["--samples", "2"], "--samples counts validation blocks: it cannot be used with --text"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(trained, run, tmp_path, content, options, line):
@@ -189,5 +189,5 @@ def test_a_model_of_no_text_reads_none(trained, run, tmp_path):
     text.write_text("some text")
     code, out, err = run("analyze", folder, "--text", text, "--out", tmp_path / "out")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "has no tokenizer, so it is no model of text" in err
+    assert "has no tokenizer, so it is not a text model" in err
     assert not (tmp_path / "out").exists()

@@ -92,8 +92,8 @@ def test_an_interrupted_benchmark_shows_what_it_has_and_goes_on(run, tmp_path, m
         (["decode", "--lengths", "100"], "context is 100: it must be a multiple of 128"),
         (["ops", "--compile"], "--compile is for `linnet bench model` alone"),
         (["ops", "--only", "nothing"], "nothing has 'nothing' in its name"),
-        (["peers", "--out", "x"], "peers is measured alone"),
-        (["ops", "peers"], "peers is measured alone"),
+        (["peers", "--out", "x"], "peers runs alone"),
+        (["ops", "peers"], "peers runs alone"),
         ([], "Missing argument"),
     ],
 )

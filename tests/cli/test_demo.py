@@ -35,10 +35,10 @@ def test_the_demo_trains_measures_writes_and_reports(run, tmp_path, monkeypatch)
     assert "<h2>Cost</h2>" in page
     assert "<h2>Text</h2>" in page
     assert [line for line in err.splitlines() if line.startswith("[")] == [
-        "[1/4] training a TransNormer T2 on the source code of Python's own library",
-        "[2/4] what its layers cost beside softmax",
-        "[3/4] writing after 'def '",
-        "[4/4] the report",
+        "[1/4] training a TransNormer T2 on the source code of Python's standard library",
+        "[2/4] measuring its layers against softmax",
+        "[3/4] generating text after 'def '",
+        "[4/4] writing the report",
     ]
 
 

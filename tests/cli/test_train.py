@@ -44,7 +44,7 @@ def test_a_dry_run_prints_the_whole_configuration_and_writes_nothing(run, recipe
     shown = tomllib.loads(out)
     assert shown["model"]["vocab_size"] == 261
     assert shown["train"]["betas"] == [0.9, 0.98]
-    assert re.search(r"# [\d,]+ parameters; to train on: 40 samples of up to 32 tokens, 1,280 at most, drawn from", out)
+    assert re.search(r"# [\d,]+ parameters; trains on 40 samples of up to 32 tokens, at most 1,280 in all", out)
     assert json.loads(run("train", recipe, "--dry-run", "--json")[1])["config"] == shown
     assert list(tmp_path.iterdir()) == []
 
@@ -54,7 +54,7 @@ def test_a_dry_run_says_that_tokens_of_sequences_may_be_fewer(run, tmp_path, mon
     sets = (part for key in ("data.count=40", "train.steps=10", "train.warmup=1") for part in ("--set", key))
     code, out, _ = run("train", "lra/listops", "--dry-run", *sets)
     assert code == 0
-    told = "# 209,118 parameters; to train on: 320 samples of up to 2,000 tokens, 640,000 at most, drawn from these:"
+    told = "# 209,118 parameters; trains on 320 samples of up to 2,000 tokens, at most 640,000 in all, drawn from:"
     assert out.endswith(f"{told}\n# train 38, valid 1, test 1\n")
 
 
@@ -138,7 +138,7 @@ def test_what_is_held_out_and_passed_over_is_printed(run, recipe, tmp_path):
     options = ("--set", f"data.path={tmp_path / 'text'}", "--set", "train.steps=2", "--out", tmp_path / "run")
     code, _, err = run("train", recipe, *options)
     assert code == 2
-    assert err.endswith("it is not UTF-8 text: data.skip_bad=true passes over such files\n")
+    assert err.endswith("it is not UTF-8 text: data.skip_bad=true skips such files\n")
     code, _, err = run("train", recipe, *options, "--skip-bad")
     assert code == 0, err
     assert "held out for valid (the end of every file): english.txt, greek.txt\n" in err

@@ -161,7 +161,7 @@ def test_bad_files_are_named_and_can_be_passed_over(tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"one\n\xff")
     (tmp_path / "empty.md").write_text("\n")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
-    assert refused("text", tmp_path).endswith("it is not UTF-8 text: data.skip_bad=true passes over such files")
+    assert refused("text", tmp_path).endswith("it is not UTF-8 text: data.skip_bad=true skips such files")
     corpus = load_corpus("text", tmp_path, skip_bad=True)
     assert corpus.passed_over == (
         (str(tmp_path / "picture.png"), ".png is not a text suffix"),

@@ -1,7 +1,7 @@
-"""LRA Image: what a small picture shows, read pixel by pixel (CIFAR-10, Krizhevsky 2009, in grey levels).
+"""LRA Image: classify a small picture, read pixel by pixel (CIFAR-10, Krizhevsky 2009, in grey levels).
 
-A token is a grey level, 0 to 255, and black is a level like any other. The last tenth of the training pictures is for
-validation.
+A token is a grey level, 0 to 255; 0 is an ordinary token, not padding. The last tenth of the training pictures is used
+for validation.
 """
 
 import io
@@ -19,17 +19,17 @@ from linnet.errors import InputError
 PIXELS = 32 * 32
 RECORD = 1 + 3 * PIXELS  # a label, then red, green and blue
 CLASSES = 10
-VALID_SHARE = 10  # one in so many
+VALID_SHARE = 10  # one in ten
 LUMA = np.array([0.2989, 0.587, 0.114])
 MISSING = (
-    "LRA Image needs CIFAR-10: get cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html and name "
-    "it, or the folder cifar-10-batches-bin, by data.path"
+    "LRA Image needs CIFAR-10: get cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html and set "
+    "data.path to it or to the folder cifar-10-batches-bin"
 )
 Pictures = tuple[NDArray[np.uint8], NDArray[np.int64]]  # (count, PIXELS) and their labels
 
 
 def default_path() -> Path:
-    """The pictures in LINNET_DATA."""
+    """The folder of the pictures in LINNET_DATA."""
     return data_folder("cifar10-gray", MISSING)
 
 
@@ -47,23 +47,23 @@ def read_image(path: Path, progress: Callable[[int, int], None] | None = None) -
 
 
 def to_sequences(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Sequences:
-    """Pictures (count, pixels), row after row, as sequences of one length."""
+    """Pictures (count, pixels), row by row, as sequences of equal length."""
     count, size = pixels.shape
     return Sequences(pixels.reshape(-1), np.arange(count + 1, dtype=np.int64) * size, labels)
 
 
 def _read_grey(path: Path) -> tuple[Pictures, Pictures]:
-    """Grey levels that are stored as such."""
+    """Read pictures that are stored as grey levels."""
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             x, y, x_test, y_test = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
-    except Exception as error:  # noqa: BLE001  zipfile, zlib and numpy each have errors of their own for damage
-        raise InputError(f"{path} is not a whole file of grey pictures: {error}") from None
+    except Exception as error:  # noqa: BLE001  zipfile, zlib and numpy each raise their own errors for damage
+        raise InputError(f"{path} is not an intact file of grey pictures: {error}") from None
     return _checked(path, x, y), _checked(path, x_test, y_test)
 
 
 def _checked(path: Path | str, x: NDArray[Any], y: NDArray[Any]) -> Pictures:
-    """Pictures of the right shape and type, with labels that there are."""
+    """Check the shape and type of the pictures, and their labels."""
     if x.dtype != np.uint8 or x.shape[1:] not in ((PIXELS,), (32, 32)) or y.shape != x.shape[:1]:
         raise InputError(f"{path}: pictures are {x.dtype} {x.shape}, labels {y.shape}, not uint8 (n, {PIXELS}), (n,)")
     if y.dtype.kind not in "iu":
@@ -83,9 +83,9 @@ def _read_binary(path: Path, progress: Callable[[int, int], None] | None) -> tup
     batches: dict[str, Pictures] = {}
     for place, name, data in read_files(path, wanted, MISSING, progress):
         if name.suffix != ".bin":
-            raise InputError(f"{place} is of CIFAR-10's python version, which is pickled and not read: {MISSING}")
+            raise InputError(f"{place} belongs to CIFAR-10's pickled python version, which is not read: {MISSING}")
         if name.name in batches:
-            raise InputError(f"{place}: there is another {name.name}: name one copy of the pictures")
+            raise InputError(f"{place}: {name.name} exists twice: keep one copy of the pictures")
         batches[name.name] = _to_grey(place, data)
     names = [f"data_batch_{i}.bin" for i in range(1, 6)]
     for batch in (*names, "test_batch.bin"):
@@ -96,7 +96,7 @@ def _read_binary(path: Path, progress: Callable[[int, int], None] | None) -> tup
 
 
 def _to_grey(place: str, data: bytes) -> Pictures:
-    """The records of one file, their colors as grey levels."""
+    """The records of one file, with colors converted to grey levels."""
     if not data or len(data) % RECORD:
         raise InputError(f"{place} is cut short: it has {len(data):,} bytes, not a multiple of {RECORD}")
     records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)

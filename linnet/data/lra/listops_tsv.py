@@ -1,7 +1,7 @@
 """ListOps as text: the public TSV files, whose trees are written as nested pairs, `( ( ( [MAX 2 ) 9 ) ] )`.
 
-An operator with its first argument is a pair, that with the second the next, and the last pair adds the `]`. The
-parentheses say nothing that the brackets do not; a reader checks that they agree, and that the target is the value.
+An operator and its first argument form a pair, that pair and the second argument the next, and the last pair adds the
+`]`. The parentheses are redundant; the reader checks that they match the brackets, and that the target is the value.
 """
 
 import contextlib
@@ -33,25 +33,25 @@ from linnet.storage import clean, one_line_errors, temporary_name
 
 HEADER = "Source\tTarget"
 NAMES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
-BLOCK = 2000  # rows that are evaluated at once
-NESTED = END + 1  # in the table of texts: a `]` whose operator is itself an argument
+BLOCK = 2000  # lines that are evaluated at once
+NESTED = END + 1  # in the table of texts: the `]` of an operator that is itself an argument
 
 
 def render(tokens: Bytes, starts: Ints) -> list[str]:
-    """Each tree in the public form."""
+    """Each tree in the public text form."""
     opens, depth = open_depth(tokens, starts)
     ends, depth = tokens == END, depth - opens
     operators, items = np.flatnonzero(opens), np.flatnonzero(~ends)
     operators = operators[np.argsort(depth[operators], kind="stable")]
     total = len(tokens)
-    # The operator that an item belongs to is the last before it that is one level higher.
+    # The operator of an item is the last one before it that is one level higher.
     key = (depth[items] - 1) * total + items
     owner = np.searchsorted(depth[operators] * total + operators, key) - 1
     count = np.bincount(owner[depth[items] > 0], minlength=len(operators))
     code = tokens.astype(np.int64)
     code[operators] += 16 * count
     code[ends] = NESTED
-    code[starts[1:] - 1] = tokens[starts[1:] - 1]  # what ends a row is no argument
+    code[starts[1:] - 1] = tokens[starts[1:] - 1]  # the end of a row is not an argument
     digits = {ZERO + digit: f"{digit} ) " for digit in range(10)}
     calls = {FIRST + i + 16 * n: "( " * (n + 1) + f"{SYMBOLS[FIRST + i - 1]} " for i in range(4) for n in set(count)}
     table = {**digits, **calls, END: "] )", NESTED: "] ) ) "}
@@ -62,13 +62,13 @@ def render(tokens: Bytes, starts: Ints) -> list[str]:
 def write_tsv(
     folder: Path, sizes: dict[str, int], seed: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Path]:
-    """Generate the three files of a new data set, which get their names after all of them are whole on the disk."""
+    """Generate the three files of a new data set; they get their names once all of them are complete on disk."""
     total = sum(sizes.values())
     batches = generate(seed, total, progress=progress)
     rows = (row for trees in batches for row in zip(render(trees.tokens, trees.starts), trees.values, strict=True))
     with one_line_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    clean(folder, older_than=DAY)  # what a killed process left, not what another is writing
+    clean(folder, older_than=DAY)  # files that a killed process left, not those that another is writing
     paths = [folder / NAMES[split] for split in sizes]
     with contextlib.ExitStack() as stack:
         temporaries = [temporary_name(path) for path in paths]
@@ -78,20 +78,20 @@ def write_tsv(
                 file.write(f"{HEADER}\n")
                 file.writelines(f"{source}\t{value}\n" for source, value in itertools.islice(rows, size))
                 file.flush()
-                os.fsync(file.fileno())  # a power cut must not leave the name of a file that is not there
+                os.fsync(file.fileno())  # a power cut must not leave a file name without its content
         for path, temporary in zip(paths, temporaries, strict=True):
             temporary.replace(path)
     return paths
 
 
 def shortcuts(paths: Mapping[str, Path]) -> dict[str, dict[str, float]]:
-    """What can be had on the other splits from the values of the training trees, without reading a tree.
+    """The scores on the other splits of two shortcuts that know only the values of the training trees.
 
-    `commonest`: the accuracy of the commonest value; `operator` and `loss`: the accuracy of the commonest value of the
-    outermost operator, and the mean loss of how often it has each value.
+    `commonest` is the accuracy of always answering the most common value. `operator` is the accuracy of answering the
+    most common value of the outermost operator, and `loss` the mean loss of predicting that operator's frequencies.
     """
     seen, *others = (_tally(path) for path in paths.values())
-    share = (seen + 1) / (seen + 1).sum(axis=1, keepdims=True)  # none is 0, in a small set too
+    share = (seen + 1) / (seen + 1).sum(axis=1, keepdims=True)  # add one, so that no share is 0 in a small set
     rule = seen.argmax(axis=1)
     return {
         split: {
@@ -104,7 +104,7 @@ def shortcuts(paths: Mapping[str, Path]) -> dict[str, dict[str, float]]:
 
 
 def _tally(path: Path) -> NDArray[np.int64]:
-    """How many trees of a file have each outermost operator and value, (4, 10)."""
+    """The number of trees in a file for each outermost operator and value, (4, 10)."""
     counts = np.zeros((4, 10), np.int64)
     with path.open() as file:
         next(file)
@@ -115,7 +115,7 @@ def _tally(path: Path) -> NDArray[np.int64]:
 
 
 def read_tsv(path: Path, longest: int, progress: Callable[[int, int], None] | None = None) -> Trees:
-    """The trees of one file, every target computed again; the first row that is wrong is named with the file."""
+    """The trees of one file. Recomputes every target; an error names the file and the first wrong line."""
     parts = [_check(block, longest) for block in _blocks(path, progress)]
     if not parts:
         raise InputError(f"{path} has no rows after its header")
@@ -123,7 +123,7 @@ def read_tsv(path: Path, longest: int, progress: Callable[[int, int], None] | No
 
 
 class Row:
-    """One line of a file: its number, its source and its target as they are written."""
+    """One line of a file: its place, its source and its target as written."""
 
     def __init__(self, line: bytes, number: int, path: Path) -> None:
         self.place = f"{path}, line {number}"
@@ -148,20 +148,20 @@ class Row:
         try:
             return bytes(map(TOKENS.__getitem__, symbols))
         except KeyError as error:
-            raise InputError(f"{self.place}: {short(error.args[0])} is no symbol of ListOps") from None
+            raise InputError(f"{self.place}: {short(error.args[0])} is not a symbol of ListOps") from None
 
     def check(self, value: int, text: str) -> None:
-        """The one-line error where the row is no tree, has another value, or other parentheses than its tree."""
+        """Raise if the line is not a tree, has another value, or its parentheses do not match its brackets."""
         if value < 0:
             raise InputError(f"{self.place}: the brackets do not match, or an operator has no arguments")
         if value != self.target:
             raise InputError(f"{self.place}: the target is {self.target}, but the value of the tree is {value}")
         if self.source != text and ("(" in self.source or ")" in self.source):
-            raise InputError(f"{self.place}: the parentheses are not those of the tree")
+            raise InputError(f"{self.place}: the parentheses do not match the brackets")
 
 
 def _blocks(path: Path, progress: Callable[[int, int], None] | None) -> Iterator[list[Row]]:
-    """The rows of a file, many at a time."""
+    """The lines of a file, many at a time."""
     with one_line_errors("read", path), path.open("rb") as file:
         total = path.stat().st_size
         if file.readline().rstrip(b"\r\n") != HEADER.encode():
@@ -174,7 +174,7 @@ def _blocks(path: Path, progress: Callable[[int, int], None] | None) -> Iterator
 
 
 def _check(rows: list[Row], longest: int) -> Trees:
-    """Rows as trees, once each is one and has its value."""
+    """The trees of these lines; raises if a line is not a tree or has another value."""
     data = [row.tokens(longest) for row in rows]
     starts = np.concatenate([[0], np.cumsum([len(tree) for tree in data])])
     tokens = np.frombuffer(b"".join(data), np.uint8)

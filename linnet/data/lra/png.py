@@ -1,4 +1,4 @@
-"""Grey pictures as PNG, the little of it that is needed: 8 bits a pixel, one channel, not interlaced."""
+"""A minimal PNG reader and writer for grey pictures: 8 bits per pixel, one channel, not interlaced."""
 
 import itertools
 import struct
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from linnet.errors import InputError
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-LARGEST = 1 << 14  # pixels a side
+LARGEST = 1 << 14  # pixels per side
 
 
 def encode(pixels: NDArray[np.uint8]) -> bytes:
-    """A picture (height, width) as a file."""
+    """A picture (height, width) as the bytes of a PNG file."""
     height, width = pixels.shape
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # 0: the row as it is
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # 0: an unfiltered row
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows, 9)) + _chunk(b"IEND", b"")
 
@@ -26,7 +26,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def decode(data: bytes, place: str) -> NDArray[np.uint8]:
-    """The picture (height, width) in a file; what is damaged or of another kind is a one-line error with its place."""
+    """The picture (height, width) in a PNG file; an error about a damaged or other file names its `place`."""
     if not data.startswith(SIGNATURE):
         raise InputError(f"{place} is not a PNG picture")
     header, parts = b"", []
@@ -43,7 +43,7 @@ def decode(data: bytes, place: str) -> NDArray[np.uint8]:
         raise InputError(f"{place} is cut short or damaged")
     width, height, *kinds = struct.unpack(">IIBBBBB", header)
     if kinds != [8, 0, 0, 0, 0] or not 0 < width <= LARGEST or not 0 < height <= LARGEST:
-        raise InputError(f"{place} is not a grey picture of 8 bits a pixel")
+        raise InputError(f"{place} is not a grey picture with 8 bits per pixel")
     try:
         raw = zlib.decompressobj().decompress(b"".join(parts), height * (width + 1) + 1)
     except zlib.error:
@@ -54,7 +54,7 @@ def decode(data: bytes, place: str) -> NDArray[np.uint8]:
 
 
 def _rows(raw: bytes, height: int, width: int, place: str) -> NDArray[np.uint8]:
-    """Rows from what is stored: each begins with the number of the rule by which it follows from the one above."""
+    """Undo the filters: each stored row begins with the number of its filter."""
     above, rows = [0] * width, []
     for start in range(0, height * (width + 1), width + 1):
         rule, stored = raw[start], raw[start + 1 : start + 1 + width]
@@ -73,7 +73,7 @@ def _rows(raw: bytes, height: int, width: int, place: str) -> NDArray[np.uint8]:
 
 
 def _from_both(rule: int, above: list[int], stored: bytes) -> list[int]:
-    """A row that follows from the pixels to the left and above: their mean (3), or the nearest to their plane (4)."""
+    """Undo filter 3 (mean of the left and upper pixels) or 4 (Paeth)."""
     row, left, corner = [], 0, 0
     for up, x in zip(above, stored, strict=True):
         if rule == 3:

@@ -1,7 +1,7 @@
-"""LRA Retrieval: does one paper cite the other, both read byte by byte (ACL Anthology Network, Radev et al. 2013).
+"""LRA Retrieval: does one paper cite the other? Both are read byte by byte (ACL Anthology Network, Radev et al. 2013).
 
-The benchmark's own pairs are three public tables. The small set is made from citations: papers are dealt out to the
-splits, so that none is in two of them, and for each citation inside a split a pair that is none is drawn.
+The benchmark's own pairs are three public tables. The small set is built from citations: each paper belongs to exactly
+one split, and for each citation within a split one pair without a citation is drawn.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ NAMES = {"train": "new_aan_pairs.train.tsv", "valid": "new_aan_pairs.eval.tsv", 
 SHARES = (0.6, 0.8)  # of the papers of the small set: where train and valid end
 MISSING = (
     "LRA Retrieval needs new_aan_pairs.{train,eval,test}.tsv: get lra_release.gz of "
-    "https://github.com/google-research/long-range-arena and name its folder tsv_data by data.path "
-    "(a small real set is the task lra/retrieval_small)"
+    "https://github.com/google-research/long-range-arena and set data.path to its folder tsv_data "
+    "(the task lra/retrieval_small uses a small real set)"
 )
 MISSING_SMALL = (
-    "lra/retrieval_small needs docs.tsv.xz (id, text) and citations.tsv (citing id, cited id): make them of papers of "
-    "https://aclanthology.org and name their folder by data.path"
+    "lra/retrieval_small needs docs.tsv.xz (id, text) and citations.tsv (citing id, cited id): build them from papers "
+    "of https://aclanthology.org and set data.path to their folder"
 )
 
 
@@ -43,7 +43,7 @@ class Pairs:
 
 
 class _Library:
-    """Documents, each kept once however many pairs it is in."""
+    """Documents, each stored once even if it is in several pairs."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -51,7 +51,7 @@ class _Library:
         self.texts: list[bytes] = []
 
     def number(self, text: bytes) -> int:
-        """The number of a document, cut at so many bytes."""
+        """The number of a document, cut at `length` bytes."""
         text = text[: self.length]
         key = hashlib.blake2b(text, digest_size=16).digest()
         if key not in self.numbers:
@@ -60,7 +60,7 @@ class _Library:
         return self.numbers[key]
 
     def pairs(self, found: Iterable[tuple[int, int, int]]) -> Pairs:
-        """Pairs given as two numbers and a label."""
+        """The pairs of these triples: two document numbers and a label."""
         table = np.array(list(found), np.int64).reshape(-1, 3)
         return Pairs(Sequences.of(self.texts, [0] * len(self.texts)), table[:, :2], table[:, 2])
 
@@ -86,22 +86,22 @@ def read_retrieval(path: Path, length: int, progress: Callable[[int, int], None]
 
 
 def default_path() -> Path:
-    """The small set in LINNET_DATA."""
+    """The folder of the small set in LINNET_DATA."""
     return data_folder("aan-small", MISSING_SMALL)
 
 
 def read_small(path: Path, length: int, seed: int = 0) -> dict[str, Pairs]:
-    """The splits of the small set, as many pairs that cite as pairs that do not; papers without text are left out."""
+    """The splits of the small set, with one pair without a citation per citation; skips papers without text."""
     texts: dict[bytes, bytes] = {}
     for place, (name, text) in read_rows(_file(path, "docs.tsv.xz"), 2):
         if name in texts:
-            raise InputError(f"{place}: the id {name.decode('ascii', 'replace')!r} is there twice")
+            raise InputError(f"{place}: the id {name.decode('ascii', 'replace')!r} occurs twice")
         texts[name] = check_text(text, place)
     cited: dict[bytes, set[bytes]] = {}
     for place, pair in read_rows(_file(path, "citations.tsv"), 2):
         for name in pair:
             if name not in texts:
-                raise InputError(f"{place}: {name.decode('ascii', 'replace')!r} is no id in docs.tsv.xz")
+                raise InputError(f"{place}: {name.decode('ascii', 'replace')!r} is not an id in docs.tsv.xz")
         cited.setdefault(pair[0], set()).add(pair[1])
     splits = {
         split: _draw_pairs([n for n in texts if texts[n] and _split_of(n, seed) == split], texts, cited, length, seed)
@@ -109,7 +109,7 @@ def read_small(path: Path, length: int, seed: int = 0) -> dict[str, Pairs]:
     }
     for split, pairs in splits.items():
         if not len(pairs):
-            raise InputError(f"{path}: no two papers of the {split} split cite each other: give more of them")
+            raise InputError(f"{path}: no two papers of the {split} split cite each other: add more papers")
     return splits
 
 
@@ -120,22 +120,23 @@ def _file(path: Path, name: str) -> Path:
 
 
 def _split_of(name: bytes, seed: int) -> str:
-    """Which split a paper is in, by the hash of its id."""
+    """The split of a paper, by the hash of its id."""
     u = _uniform(b"split", name, seed)
     return list(NAMES)[sum(u >= share for share in SHARES)]
 
 
 def _uniform(*key: Any) -> float:
-    """A number in [0, 1) that is a function of the key alone."""
+    """A number in [0, 1) that depends only on the key."""
     return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "big") / 2**56
 
 
 def _draw_pairs(
     names: list[bytes], texts: dict[bytes, bytes], cited: dict[bytes, set[bytes]], length: int, seed: int
 ) -> Pairs:
-    """The citations among these papers and, for each, the citing paper with one that it has no citation with.
+    """The citations among these papers and, for each, a pair of the citing paper and one that it has no citation with.
 
-    That one is drawn from the cited papers, as often as each is cited: of a second paper alone nobody knows the label.
+    The second paper is drawn from the cited papers, in proportion to how often each is cited, so that the second paper
+    alone does not reveal the label.
     """
     library, found = _Library(length), []
     numbers = {name: library.number(texts[name]) for name in names}

@@ -1,4 +1,4 @@
-"""Sequences of tokens with a label each, in one array, and a cache of such arrays by what they were made from."""
+"""Labeled token sequences stored in one array, and a cache of such arrays keyed by their origin."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from linnet.storage import clean, write_atomic
 
 Arrays = dict[str, NDArray[Any]]
 FORMAT = "linnet-arrays-1"
-GRAIN = 32  # rows for a model are as wide as a multiple of it: oneDNN keeps a kernel, and malloc a gap, for each width
+GRAIN = 32  # batches are padded to a multiple of it: oneDNN caches a kernel, and malloc leaves a gap, for each width
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Sequences:
 
     @staticmethod
     def of(rows: Sequence[bytes], labels: Sequence[int]) -> "Sequences":
-        """Sequences of bytes as tokens, a byte more than its value each: 0 stays free for padding."""
+        """Sequences whose tokens are bytes plus one, so that 0 stays free for padding."""
         lengths = np.array([len(row) for row in rows], np.int64)
         tokens = np.frombuffer(b"".join(rows), np.uint8).astype(np.uint16) + np.uint16(1)
         return Sequences(tokens, np.concatenate([[0], np.cumsum(lengths)]), np.array(labels, np.int64))
@@ -40,7 +40,7 @@ class Sequences:
         return len(self.starts) - 1
 
     def split(self, share: float) -> dict[str, "Sequences"]:
-        """Train, valid and test in this order; the last two have a `share` of all each, and at least one."""
+        """Train, valid and test, in this order; the last two each get a `share` of all, and at least one."""
         count, held = len(self), max(round(share * len(self)), 1)
         if count < 3:
             raise InputError(f"data.count is {count}: there must be at least 3 samples, one for each split")
@@ -52,9 +52,9 @@ class Sequences:
         return Sequences(self.tokens[a:b], self.starts[first : end + 1] - a, self.labels[first:end])
 
     def rows(self, samples: NDArray[np.int64], most: int = 0) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """These sequences as (B,N), N the longest of them, with 0 after the end of each, and where they are real.
+        """These sequences as (B,N), padded with 0 to the longest, and the mask of real tokens.
 
-        With `most`, as long as none is longer, N is one of few numbers: see `even`.
+        With `most`, an upper bound on the lengths, N takes only a few values: see `even`.
         """
         begin, length = self.starts[samples], self.starts[samples + 1] - self.starts[samples]
         longest = max(int(length.max()), 1)
@@ -64,16 +64,16 @@ class Sequences:
         return np.where(real, self.tokens[places], 0).astype(np.int64), real
 
     def arrays(self, prefix: str) -> Arrays:
-        """For a cache."""
+        """The arrays to cache, with a prefix before their names."""
         return {f"{prefix}.{name}": getattr(self, name) for name in ("tokens", "starts", "labels")}
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, NDArray[Any]], prefix: str) -> "Sequences":
-        """What `arrays` gave."""
+        """The inverse of `arrays`."""
         return Sequences(*(arrays[f"{prefix}.{name}"] for name in ("tokens", "starts", "labels")))
 
     def check(self, what: str, classes: int) -> None:
-        """The one-line error for no sequences, an empty one, or a label that is no class."""
+        """Raise if there are no sequences, if one is empty, or if a label is not a class."""
         if not len(self):
             raise InputError(f"{what} is empty: there is nothing to learn from")
         empty = np.flatnonzero(np.diff(self.starts) == 0)
@@ -86,12 +86,12 @@ class Sequences:
 
 
 def even(width: int, most: int) -> int:
-    """The next multiple of GRAIN, or `most` if that is beyond it."""
+    """`width` rounded up to a multiple of GRAIN, but at most `most`."""
     return min(-(-width // GRAIN) * GRAIN, most)
 
 
 def letter(token: int) -> str:
-    """What a token of `Sequences.of` stands for; a byte that is no letter by itself appears as `\\xff`."""
+    """The character of a token of `Sequences.of`; a byte that is not a character appears as `\\xff`."""
     return bytes([token - 1]).decode(errors="backslashreplace")
 
 
@@ -106,9 +106,9 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def cached(about: str, build: Callable[[], Arrays], cache: Path | None) -> Arrays:
-    """The arrays that `build` makes, kept in the folder `cache` by `about`, which says all about them.
+    """The arrays that `build` returns, cached in the folder `cache` under `about`, which must describe them fully.
 
-    Where the folder may not be written, nothing is kept.
+    If the folder is not writable, nothing is cached.
     """
     folder = default_cache() if cache is None else cache
     path = folder / f"{hashlib.sha256(f'{FORMAT} {about}'.encode()).hexdigest()}.safetensors"
@@ -118,12 +118,12 @@ def cached(about: str, build: Callable[[], Arrays], cache: Path | None) -> Array
         with contextlib.suppress(OSError, LinnetError):
             folder.mkdir(parents=True, exist_ok=True)
             save_arrays(path, about, arrays)
-            clean(folder, older_than=DAY)  # what a killed process left
+            clean(folder, older_than=DAY)  # files that a killed process left
     return arrays
 
 
 def save_arrays(path: Path, about: str, arrays: Arrays) -> None:
-    """Write arrays to a file that says what they are, whole or not at all."""
+    """Write arrays and their description to a file, atomically."""
     from safetensors.numpy import save
 
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -131,7 +131,7 @@ def save_arrays(path: Path, about: str, arrays: Arrays) -> None:
 
 
 def _in_order(data: bytes) -> bytes:
-    """A file with what it says of itself sorted: safetensors does not, and two files of the same arrays differed."""
+    """Sort the metadata of a file: safetensors does not, so files of the same arrays would differ."""
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -140,13 +140,13 @@ def _in_order(data: bytes) -> bytes:
 
 
 def load_arrays(path: Path, about: str) -> Arrays | None:
-    """What `save_arrays` wrote, if every byte of it is as it was, and it is about this."""
+    """Arrays that `save_arrays` wrote; None if the file is missing, damaged or has another description."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="np") as file:
             said = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
     except (OSError, SafetensorError):
         return None
     return arrays if said.get("about") == f"{FORMAT} {about}" and said.get("sha256") == digest(arrays) else None

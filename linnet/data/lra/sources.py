@@ -1,6 +1,6 @@
-"""Files of a public data set wherever they lie: in a folder, or in the archive as it was downloaded.
+"""Read the files of a public data set from a folder, or directly from the archive as downloaded.
 
-An archive is read from beginning to end and never unpacked, so that nothing in it can be written anywhere.
+An archive is read as a stream and never unpacked, so nothing in it can be written to disk.
 """
 
 import bz2
@@ -15,14 +15,14 @@ from typing import IO, Any, NamedTuple
 
 from linnet.errors import InputError
 
-LARGEST = 1 << 28  # bytes of one file in an archive; a batch of CIFAR-10 has 31 million
+LARGEST = 1 << 28  # bytes of one file in an archive; a batch of CIFAR-10 has 31 million bytes
 COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 Progress = Callable[[int, int], None]
 Wanted = Callable[[PurePosixPath], bool]
 
 
 class File(NamedTuple):
-    """A file that was read: where it is, for messages, its name in the folder or archive, and its content."""
+    """A file: where it is (for messages), its name in the folder or archive, and its content."""
 
     place: str
     name: PurePosixPath
@@ -30,17 +30,17 @@ class File(NamedTuple):
 
 
 def data_folder(name: str, missing: str) -> Path:
-    """The folder `name` in LINNET_DATA; where there is none, one line that says what is `missing`."""
+    """The folder `name` in LINNET_DATA; if there is none, raises with `missing` as advice."""
     root = os.environ.get("LINNET_DATA")
     place = Path(root) / name if root else None
     if place is None or not place.exists():
-        where = f"{place} does not exist" if place is not None else "data.path is not set, nor is LINNET_DATA"
+        where = f"{place} does not exist" if place is not None else "neither data.path nor LINNET_DATA is set"
         raise InputError(f"{where}: {missing}")
     return place
 
 
 def read_files(path: Path, wanted: Wanted, missing: str, progress: Progress | None = None) -> Iterator[File]:
-    """Every wanted file under a folder, by name, or in a tar archive, in its order; `missing` says what to get."""
+    """The wanted files of a folder, by name, or of a tar archive, in its order; `missing` is advice for an error."""
     if path.is_dir():
         found = (file for file in path.rglob("*") if wanted(PurePosixPath(file.as_posix())))
         names = sorted(file for file in found if file.is_file() or file.is_symlink())  # a broken link is reported
@@ -55,7 +55,7 @@ def read_files(path: Path, wanted: Wanted, missing: str, progress: Progress | No
 
 
 def _read_archive(path: Path, wanted: Wanted, progress: Progress | None) -> Iterator[File]:
-    """The wanted files of an archive; one that is cut short or damaged anywhere is a one-line error."""
+    """The wanted files of an archive; raises if it is truncated or damaged anywhere."""
     try:
         with path.open("rb") as raw, _unpacked(raw) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             total = path.stat().st_size
@@ -76,7 +76,7 @@ def _read_archive(path: Path, wanted: Wanted, progress: Progress | None) -> Iter
 
 
 def _unpacked(raw: IO[bytes]) -> IO[bytes]:
-    """A file as it was before it was compressed; unlike tarfile's own, these readers check all of it."""
+    """The decompressed file; unlike tarfile's own readers, these check all of it."""
     first = raw.read(6)
     raw.seek(0)
     for magic, opener in COMPRESSED.items():
@@ -86,7 +86,7 @@ def _unpacked(raw: IO[bytes]) -> IO[bytes]:
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """Refuse an archive that does not end in zeros: tarfile takes a damaged or missing header for the end."""
+    """Raise if an archive does not end in zeros: tarfile takes a damaged or missing header for the end."""
     file = archive.fileobj
     assert file is not None  # it is open
     whole = file.tell() == archive.offset + tarfile.BLOCKSIZE
@@ -105,9 +105,9 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_rows(path: Path, columns: int) -> Iterator[tuple[str, list[bytes]]]:
-    """The rows of a file of tab-separated columns without a header, each with its place; .xz is unpacked.
+    """The rows of a tab-separated file without a header, each with its place; .xz is decompressed.
 
-    One row at a time is in memory: the 147,086 public pairs of Retrieval are whole papers.
+    Only one row is in memory at a time: the 147,086 public pairs of Retrieval are whole papers.
     """
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
@@ -138,7 +138,7 @@ def read_label(cell: bytes, place: str, classes: int) -> int:
 
 
 def check_text(text: bytes, place: str) -> bytes:
-    """A text, once it is known to be UTF-8."""
+    """The text itself; raises if it is not UTF-8."""
     try:
         text.decode()
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
-"""LRA Text: is a film review good or bad, read byte by byte (IMDb, Maas et al. 2011).
+"""LRA Text: is a film review positive or negative? It is read byte by byte (IMDb, Maas et al. 2011).
 
-As in the benchmark a review is cut at a number of bytes, and the test reviews serve for validation too.
+As in the benchmark, reviews are cut at a number of bytes, and the test reviews are also used for validation.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,13 +13,13 @@ from linnet.errors import InputError
 CLASSES = ("neg", "pos")
 MISSING = (
     "LRA Text needs the IMDb reviews: get aclImdb_v1.tar.gz from https://ai.stanford.edu/~amaas/data/sentiment/ and "
-    "name it, or the folder aclImdb, by data.path"
+    "set data.path to it or to the folder aclImdb"
 )
 Review = tuple[str, int, bytes]  # split, label, text
 
 
 def default_path() -> Path:
-    """The reviews in LINNET_DATA."""
+    """The folder of the reviews in LINNET_DATA."""
     return data_folder("imdb", MISSING)
 
 
@@ -40,7 +40,7 @@ def read_text(path: Path, length: int, progress: Callable[[int, int], None] | No
 
 
 def _read_tables(path: Path) -> Iterator[Review]:
-    """Two tables of label, id and text."""
+    """Read two tables of label, id and text."""
     for split in ("train", "test"):
         for place, (label, _, text) in read_rows(path / f"{split}.tsv.xz", 3):
             if not text:
@@ -49,7 +49,7 @@ def _read_tables(path: Path) -> Iterator[Review]:
 
 
 def _read_public(path: Path, progress: Callable[[int, int], None] | None) -> Iterator[Review]:
-    """The public layout: aclImdb/{train,test}/{pos,neg}/*.txt, a review each."""
+    """Read the public layout: aclImdb/{train,test}/{pos,neg}/*.txt, one review per file."""
 
     def wanted(name: PurePosixPath) -> bool:
         return name.suffix == ".txt" and name.parts[-3:-2] in (("train",), ("test",)) and name.parts[-2] in CLASSES
@@ -58,7 +58,7 @@ def _read_public(path: Path, progress: Callable[[int, int], None] | None) -> Ite
     for place, name, text in read_files(path, wanted, MISSING, progress):
         split, kind, _ = name.parts[-3:]
         if name.parts[-3:] in seen:
-            raise InputError(f"{place}: there is another {'/'.join(name.parts[-3:])}: name one copy of the reviews")
+            raise InputError(f"{place}: {'/'.join(name.parts[-3:])} exists twice: keep one copy of the reviews")
         seen.add(name.parts[-3:])
         if not text:
             raise InputError(f"{place} is empty")

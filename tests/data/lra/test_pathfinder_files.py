@@ -43,7 +43,7 @@ def test_other_pictures_are_not_mixed_in(tmp_path):
     changed = [{**right, key: value} for key, value in (("count", -5), ("shard", 0), ("seed", "0"), ("rules", ""))]
     for wrong in ({}, [], unnamed, *changed):
         (tmp_path / ABOUT).write_text(json.dumps(wrong))
-        with pytest.raises(InputError, match="is not of pictures that this linnet generated"):
+        with pytest.raises(InputError, match="does not describe pictures that this version of linnet generates"):
             read_shards(tmp_path)
 
 
@@ -143,14 +143,14 @@ def test_two_copies_of_a_picture_or_labels_that_differ_are_refused(public):
     folder, _ = public
     metadata = folder / "metadata" / "0.npy"
     metadata.write_text(metadata.read_text() + "imgs/0 sample_1.png 0 1\n")
-    with pytest.raises(InputError, match=r"0.npy, row \d: 0/sample_1.png has the label 1 here, and the other before"):
+    with pytest.raises(InputError, match=r"0.npy, row \d: 0/sample_1.png has the label 1 here and another one before"):
         read_public(folder)
     metadata.write_text("imgs/0 sample_0.png 0 1\nimgs/0 sample_1.png 0 0\nimgs/0 sample_1.png 0 0\n")
     assert len(read_public(folder)) == 3
     copy = folder / "imgs" / "old" / "0" / "sample_1.png"
     copy.parent.mkdir(parents=True)
     copy.write_bytes((folder / "imgs" / "0" / "sample_1.png").read_bytes())
-    with pytest.raises(InputError, match=r"there is another 0/sample_1.png: name one copy of the pictures"):
+    with pytest.raises(InputError, match=r"0/sample_1.png exists twice: keep one copy of the pictures"):
         read_public(folder)
 
 

@@ -71,7 +71,7 @@ def test_a_folder_or_archive_with_two_copies_is_refused(what, file, tmp_path, re
         shutil.copytree(folder, parent / copy / folder.name)
     read = {"reviews": lambda path: text.read_text(path, 4000), "cifar": image.read_image}[what]
     for path in (parent, archive(parent, tmp_path / "x.tar.gz")):
-        with pytest.raises(InputError, match=f"there is another {file}: name one copy of the"):
+        with pytest.raises(InputError, match=f"{file} exists twice: keep one copy of the"):
             read(path)
 
 
@@ -228,7 +228,7 @@ def test_what_is_wrong_in_pictures_is_one_line(cifar):
     with pytest.raises(InputError, match=r"has no test_batch.bin: .*cifar-10-binary.tar.gz"):
         image.read_image(cifar)
     (cifar / "test_batch").write_bytes(b"")
-    with pytest.raises(InputError, match="python version, which is pickled and not read"):
+    with pytest.raises(InputError, match="pickled python version, which is not read"):
         image.read_image(cifar)
 
 
@@ -238,7 +238,7 @@ def test_grey_pictures_that_are_damaged(tmp_path):
     np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
     assert len(image.read_image(tmp_path)["train"]) == 9
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(InputError, match="is not a whole file of grey pictures"):
+    with pytest.raises(InputError, match="is not an intact file of grey pictures"):
         image.read_image(tmp_path)
     noise = np.random.default_rng(0).integers(0, 9, x.shape, np.uint8)
     np.savez_compressed(path, x_train=noise, y_train=y, x_test=noise, y_test=y)
@@ -357,23 +357,23 @@ def test_the_second_paper_alone_does_not_tell_the_label(citations):
 
 def test_what_is_wrong_in_citations_is_one_line(citations):
     (citations / "citations.tsv").write_text("P1\tQ2\n")
-    with pytest.raises(InputError, match=r"citations.tsv, line 1: 'Q2' is no id in docs.tsv.xz"):
+    with pytest.raises(InputError, match=r"citations.tsv, line 1: 'Q2' is not an id in docs.tsv.xz"):
         retrieval.read_small(citations, 100)
     (citations / "citations.tsv").write_text("P1\tP2\n")
     with pytest.raises(InputError, match=rf"{citations}: no two papers of the \w+ split cite each other"):
         retrieval.read_small(citations, 100)
     (citations / "citations.tsv").unlink()
-    with pytest.raises(InputError, match=r"citations.tsv does not exist: .* https://.* by data.path"):
+    with pytest.raises(InputError, match=r"citations.tsv does not exist: .* https://.* set data.path"):
         retrieval.read_small(citations, 100)
     (citations / "docs.tsv.xz").write_bytes(lzma.compress(b"P1\tx\nP1\ty\n"))
-    with pytest.raises(InputError, match=r"docs.tsv.xz, line 2: the id 'P1' is there twice"):
+    with pytest.raises(InputError, match=r"docs.tsv.xz, line 2: the id 'P1' occurs twice"):
         retrieval.read_small(citations, 100)
 
 
 def test_without_data_the_error_says_what_to_get(monkeypatch, tmp_path):
     monkeypatch.delenv("LINNET_DATA", raising=False)
     for module in (text, image, retrieval):
-        with pytest.raises(InputError, match=r"data.path is not set, nor is LINNET_DATA: .*needs"):
+        with pytest.raises(InputError, match=r"neither data.path nor LINNET_DATA is set: .*needs"):
             module.default_path()
     monkeypatch.setenv("LINNET_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"imdb does not exist: LRA Text needs .*https://"):

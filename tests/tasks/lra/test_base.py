@@ -12,7 +12,7 @@ import torch
 import typer
 from torch import nn
 
-from linnet.cli.train import tell_outcome
+from linnet.cli.train import print_outcome
 from linnet.config import load_recipe
 from linnet.data.lra.listops import END, SYMBOLS, evaluate
 from linnet.data.lra.listops_tsv import HEADER, NAMES
@@ -341,7 +341,7 @@ def test_a_stop_in_pretraining_says_so_and_goes_on(config, tmp_path, monkeypatch
         outcome = start_run(settings, tmp_path / "part", QUIET)
     assert (outcome.signal, outcome.pretraining, outcome.step) == (signal.SIGINT, True, 2)  # not the third
     with pytest.raises(typer.Exit):
-        tell_outcome(outcome, json=False)
+        print_outcome(outcome, json=False)
     assert f"step 2 of 4 of pretraining and saved: linnet resume {tmp_path / 'part'}\n" in capsys.readouterr().out
     text = (tmp_path / "part" / "config.toml").read_text()
     for key, other in (("pretrain_steps", "steps is 5, not 4"), ("seed", "seed is 5, not 0")):
