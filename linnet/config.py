@@ -1,7 +1,7 @@
 """Configuration: frozen sections that forbid unknown keys, recipes in TOML, and one-line errors for mistakes in them.
 
-A run is configured by defaults, then a recipe, then `--set a.b=c`. Nothing here imports torch, so that a
-mistake in a recipe is reported at once.
+Defaults come first, then a recipe, then `--set a.b=c`. Nothing here imports torch, so a mistake in a recipe is reported
+at once.
 """
 
 import json
@@ -26,9 +26,9 @@ S = TypeVar("S", bound=Section)
 
 
 def parse_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
-    """`table` as a `cls`, or a one-line error that names the key, the value and what is allowed.
+    """Parse `table` as a `cls`; an error names the key, the value and what is allowed.
 
-    `name` is put before the names of the keys, as in "train.steps"; that of the whole configuration is empty.
+    `name` is the prefix of the keys, as in "train.steps"; it is empty for the whole configuration.
     """
     for key in table:
         if key not in cls.model_fields:
@@ -42,7 +42,7 @@ def parse_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
 
 
 def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
-    """An error of pydantic in one line, in terms of the table as it was written."""
+    """A pydantic error in one line, in terms of the table as the user wrote it."""
     kind, loc, message = fault["type"], fault["loc"], fault["msg"].removeprefix("Value error, ")
     if not loc:  # a rule about several keys: its message names them
         return f"{name}: {message}"
@@ -61,10 +61,10 @@ def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
 
 
 def short(value: object) -> str:
-    """`repr` for an error message: long ones are cut, and it never fails."""
+    """`repr` for an error message: it is cut if long, and never fails."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, tables nested without end
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or endlessly nested tables
         text = f"a very large {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
@@ -83,7 +83,7 @@ Place = Annotated[str, Field(min_length=1)] | None  # a path
 
 
 class DataSettings(Settings):
-    """The [data] table of a task. Each task declares its own, with its paths as fields of type `Place`."""
+    """The [data] table of a task. Each task declares its own; paths are fields of type `Place`."""
 
     @classmethod
     def paths(cls) -> tuple[str, ...]:
@@ -91,11 +91,11 @@ class DataSettings(Settings):
         return tuple(name for name, field in cls.model_fields.items() if field.annotation == Place)
 
     def check(self) -> None:
-        """Raise if the settings contradict each other, or if one is missing; a recipe alone may lack some."""
+        """Raise if settings contradict each other or one is missing; a recipe alone may be incomplete."""
 
 
 def data_settings(task: object) -> type[DataSettings]:
-    """The class of a task's [data] table; the file of a task imports no torch, so a mistake is reported at once."""
+    """The class of a task's [data] table. Task files do not import torch, so a mistake is reported at once."""
     if not isinstance(task, str):
         raise InputError(f"task is {short(task)}: it must be a name, one of {', '.join(TASK.names())}")
     found: type[DataSettings] = TASK[task].Data
@@ -146,9 +146,9 @@ class TrainConfig(Settings):
 
 
 class RunConfig(Settings):
-    """A whole run; `model` is a preset and any fields of `linnet.models.config.ModelConfig`.
+    """A whole run; `model` holds a preset and any fields of `linnet.models.config.ModelConfig`.
 
-    With `pretrain` the model first learns to denoise the task's own training sequences.
+    With `pretrain`, the model first learns to denoise the task's own training sequences.
     """
 
     task: str = DEFAULT_TASK
@@ -160,7 +160,7 @@ class RunConfig(Settings):
 
 
 def parse_config(table: Mapping[str, Any]) -> RunConfig:
-    """A whole configuration from its table; a mistake is one line that names the key."""
+    """Parse a whole configuration; an error names the key."""
     table = {"task": DEFAULT_TASK, "data": {}, **table}
     for name, cls in (("data", data_settings(table["task"])), ("train", TrainConfig), ("model", None)):
         if name in table:
@@ -172,10 +172,10 @@ def parse_config(table: Mapping[str, Any]) -> RunConfig:
 
 
 def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> RunConfig:
-    """The configuration of a recipe, a name or a path, with each of `sets` ("train.steps=100") laid over it.
+    """The configuration of a recipe (a name or a path), with the overrides `sets` ("train.steps=100").
 
-    If `sets` choose another `model.preset`, the `layers` and `options` of the recipe, which belong to its preset, are
-    replaced by those of the chosen one; sizes such as `width` stay.
+    If `sets` chooses another `model.preset`, its `layers` and `options` replace those of the recipe, which belong to
+    the old preset; sizes such as `width` stay.
     """
     table = read_toml(recipe_path(recipe))
     written = [_split_assignment(text) for text in sets]
@@ -190,7 +190,7 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> RunConfig:
 
 
 def recipe_path(recipe: str | Path) -> Path:
-    """The file of a recipe: a path as given, or the name of one of linnet's own recipes."""
+    """The file of a recipe, given as a path or as the name of one of linnet's own recipes."""
     path, names = Path(recipe), recipe_names()
     if str(recipe) in names:
         return _recipes() / f"{recipe}.toml"
@@ -210,14 +210,14 @@ def _folders(names: Iterable[str]) -> set[str]:
 
 
 def _recipes() -> Path:
-    """Their folder: inside an installed package, or at the root of a checkout."""
+    """The folder of the recipes: inside an installed package, or at the root of a checkout."""
     package = Path(__file__).parent
     inside = package / "recipes"
     return inside if inside.is_dir() else package.parent / "recipes"
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The table of a TOML file; a mistake is a one-line error that names the file and the line."""
+    """The content of a TOML file; an error names the file and the line."""
     try:
         return tomllib.loads(Path(path).read_bytes().decode())
     except OSError as error:
@@ -232,7 +232,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _split_assignment(assignment: str) -> tuple[list[str], str]:
-    """The parts of the key of one `a.b=c`, and its value as it is written."""
+    """The parts of the key of `a.b=c`, and its value as written."""
     key, equals, text = assignment.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
@@ -250,7 +250,7 @@ def _assign(table: dict[str, Any], parts: list[str], value: Any) -> None:
 
 
 def _value(text: str, path: bool = False) -> Any:
-    """A value as TOML writes it. What is not TOML is a string, and a path is the text as it stands, even 2024."""
+    """Parse a value as TOML. Anything else is a string, and a path is taken literally, even 2024."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Names to classes: a file under a package announces itself with `@REGISTRY.add("its_name")`.
+"""Registries map names to classes: a file in a package registers its class with `@REGISTRY.add("its_name")`.
 
-The file name is the public name, with a slash before it where the file is in a folder of the package, so the names
-are known without importing anything heavy. Where public names have hyphens, files have underscores in their places.
+The file name is the public name (`folder/file` for a file in a subfolder), so the names are known without importing
+anything heavy. If public names have hyphens, file names have underscores instead.
 """
 
 import importlib
@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Any)
 
 
 class Registry:
-    """The named things of one package: `names()` lists them, `registry[name]` imports the file for its class."""
+    """The classes of one package by name: `names()` lists them, `registry[name]` imports the file of one."""
 
     def __init__(self, kind: str, package: str, machinery: tuple[str, ...] = (), joint: str = "_") -> None:
         self.kind = kind
@@ -27,7 +27,7 @@ class Registry:
         self._added: dict[str, Any] = {}
 
     def add(self, name: str) -> Callable[[T], T]:
-        """Class decorator that registers a class under `name`, its attribute `name`; a name can be taken once."""
+        """Class decorator that registers a class under `name` and sets its attribute `name`; names are unique."""
 
         def register(cls: T) -> T:
             if name in self._added:
@@ -39,7 +39,7 @@ class Registry:
         return register
 
     def names(self) -> list[str]:
-        """Sorted names: the files of the package, and whatever a user has added."""
+        """Sorted names: the files of the package, and the classes that a user has added."""
         spec = find_spec(self.package)
         places = (spec.submodule_search_locations if spec is not None else None) or []
         files = set(_files(places)) - set(self.machinery)
@@ -57,7 +57,7 @@ class Registry:
 
 
 def _files(places: Iterable[str]) -> Iterator[str]:
-    """The names of the files in these folders, `folder/file` of those deeper down."""
+    """The names of the files in these folders; `folder/file` for files in subfolders."""
     for module in pkgutil.iter_modules(places):
         if module.ispkg:
             inside = [f"{place}/{module.name}" for place in places if Path(place, module.name).is_dir()]
@@ -69,7 +69,7 @@ def _files(places: Iterable[str]) -> Iterator[str]:
 ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "features", "multihead", "relative", "rows"))
 INSTRUMENT = Registry("instrument", "linnet.instruments", machinery=("analyze", "base", "plots"))
 TASK = Registry("task", "linnet.tasks", machinery=("base", "text", "lra/base"))
-DEFAULT_TASK = "causal_lm"  # of a recipe that names none
+DEFAULT_TASK = "causal_lm"  # for a recipe that names none
 STUDY = Registry(
     "study",
     "linnet.studies",

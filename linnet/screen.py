@@ -1,7 +1,7 @@
 """Progress and messages on standard error: a bar on a terminal, plain lines elsewhere.
 
-Output is never a reason to stop a run. A reader that has gone away (`linnet train ... 2>&1 | head`), a terminal that
-was closed and a full disk cost the output, not the training, and do not change its exit code.
+Output never stops a run. If the reader is gone (`linnet train ... 2>&1 | head`), the terminal is closed or the disk is
+full, the output is lost, but training continues and its exit code does not change.
 """
 
 import os
@@ -17,20 +17,20 @@ Name = Literal["stderr", "stdout"]
 
 
 def _stream(name: Name) -> Any:
-    """The standard stream, also where rich has put a proxy in its place; None if it was closed before the start."""
+    """The standard stream, even if rich has replaced it by a proxy; None if it was closed before the start."""
     found = getattr(sys, name)
     return getattr(found, "rich_proxied_file", found)
 
 
 @contextmanager
 def forgiving(name: Name) -> Iterator[None]:
-    """Write what is printed inside; after a failure, this and all later output of the stream is discarded."""
+    """Print inside this block; after a failure, this and all later output of the stream is discarded."""
     try:
         yield
         if _stream(name) is not None:
             _stream(name).flush()
     except (OSError, ValueError):  # a ValueError: the stream has been closed
-        # What is still in the buffer would fail again at exit, and set the exit code.
+        # Flushing the rest of the buffer at exit would fail again and change the exit code.
         with suppress(OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, _stream(name).fileno())
@@ -51,7 +51,7 @@ class Output:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: `write` has done it."""
+        """Do nothing: `write` flushes."""
 
     def isatty(self) -> bool:
         """Whether it is a terminal."""
@@ -59,7 +59,7 @@ class Output:
 
     @property
     def encoding(self) -> str:
-        """That of the stream."""
+        """The encoding of the stream."""
         return getattr(_stream(self.name), "encoding", None) or "utf-8"
 
 
@@ -75,20 +75,20 @@ class Screen:
 
     @staticmethod
     def columns() -> tuple[ProgressColumn, ...]:
-        """The parts of the bar."""
+        """The columns of the bar."""
         return TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}")
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         if not self.quiet:
             self._print(text)
 
     def warn(self, text: str) -> None:
-        """One line that is shown even when quiet."""
+        """Print a warning, even when quiet."""
         self._print(f"linnet: warning: {text}")
 
     def work(self, what: str) -> Callable[[int, int], None]:
-        """A function to call with (done, in all) as a piece of work goes on; the first call announces it."""
+        """A function to call with (done, total) as a piece of work proceeds; the first call announces it."""
         lines: list[TaskID] = []
 
         def show(done: int, total: int) -> None:

@@ -7,12 +7,12 @@ from linnet.bench.tables import Result, Row, exponent, pick
 from linnet.figures.table import Table
 
 BOTH = "forward+backward"
-FLOOR = 4  # tensors that forward and backward must hold beside the inputs: o and three gradients
+FLOOR = 4  # tensors that forward and backward must hold besides the inputs: o and three gradients
 STEP = 12.0  # microseconds
 
 
 class Bound(NamedTuple):
-    """One bound and its measurement; `reached` is None where nothing was measured."""
+    """One bound and its measurement; `reached` is None if nothing was measured."""
 
     what: str
     wanted: str
@@ -41,7 +41,7 @@ def bounds(results: Mapping[str, Result]) -> list[Bound]:
 
 
 def _row(result: Result, accept: Callable[[Row], bool], batch: int, tokens: int, **wanted: str) -> Row | None:
-    """The fastest of the measured rows that are accepted."""
+    """The fastest measured row that `accept` allows."""
     rows = [row for row in pick(result, batch=batch, tokens=tokens, **wanted) if "seconds" in row and accept(row)]
     return min(rows, key=lambda row: row["seconds"], default=None)
 
@@ -55,7 +55,7 @@ def _named(name: str) -> Callable[[Row], bool]:
 
 
 def _faster(what: str, least: float, ours: Row | None, theirs: Row | None) -> Bound:
-    """A bound on our speed relative to theirs."""
+    """A lower bound on our speed relative to theirs."""
     wanted = f"at least {least:g}x"
     if ours is None or theirs is None:
         return Bound(what, wanted, "-", None)
@@ -89,7 +89,7 @@ def _against_limits(ops: Result) -> list[Bound]:
     forward = _row(ops, _linear, 4, 8192, form="causal", **{"pass": "forward"})
     if forward is not None:
         part, done = (n / forward["seconds"] / forward["gemm"] for n in (forward["flops"], 4 * D * D * H * 4 * 8192))
-        measured = f"{part:.0%} of the useful operations; {done:.0%} of 4 D^2 alone"  # a kernel need not do the others
+        measured = f"{part:.0%} of the useful operations; {done:.0%} of 4 D^2 alone"  # a kernel can avoid the others
         shares = shares._replace(measured=measured, reached=part >= 0.55)
     both = _row(ops, _linear, 4, 4096, form="causal", **{"pass": BOTH})
     memory = None if both is None else both["memory"] / (FLOOR * 4 * 4 * H * 4096 * D)
@@ -118,7 +118,7 @@ def _exponents(ops: Result) -> list[Bound]:
         rows = [row for row in pick(ops, batch=1, form=form, **{"pass": BOTH}) if accept(row)]
         rows = [row for row in rows if row["tokens"] >= 4096]
         timed = [row for row in rows if "seconds" in row]
-        fastest = min(timed, key=lambda row: (-row["tokens"], row["seconds"]), default=None)  # at the greatest length
+        fastest = min(timed, key=lambda row: (-row["tokens"], row["seconds"]), default=None)  # at the longest length
         own = [row for row in timed if fastest is not None and row["case"] == fastest["case"]]
         for key, most in (("seconds", 1.10), ("memory", 1.02)):
             what = f"exponent of {'time' if key == 'seconds' else 'memory'} against N, {title}"

@@ -1,4 +1,4 @@
-"""The cost of a layer, as `linnet demo` measures it: figures and tables of time and memory."""
+"""Figures and tables of the time and memory of a layer, as measured by `linnet demo`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from linnet.figures.table import Table
 
 FORMAT = "linnet-bench-layer-1"
 BASELINE = "softmax"
-QUIET = 0.2  # cores that other programs may keep busy before we mention it
+QUIET = 0.2  # cores that other programs may keep busy before the note mentions it
 MILLI, MIB = 1000.0, 2.0**-20
 NUMBERS = ("tokens", "seconds", "low", "high", "memory")
 
@@ -40,7 +40,7 @@ def cost_figures(cost: Any) -> tuple[Figure, Figure]:
 
 
 def cost_tables(cost: Any) -> list[Table]:
-    """The same numbers, also relative to softmax: one row per length, one column per mechanism."""
+    """The same numbers as tables, also relative to softmax: one row per length, one column per mechanism."""
     rows = _checked(cost)
     time = _table("Time", rows, "seconds", MILLI, "ms", ("faster", "slower"))
     return [time, _table("Peak memory", rows, "memory", MIB, "MiB", ("less", "more"))]
@@ -49,7 +49,7 @@ def cost_tables(cost: Any) -> list[Table]:
 def _table(
     title: str, rows: Sequence[dict[str, Any]], key: str, scale: float, unit: str, words: tuple[str, str]
 ) -> Table:
-    """One quantity; each value also relative to that of softmax at the same length."""
+    """The table of one quantity; each value is also given relative to softmax at the same length."""
     names = list(dict.fromkeys(row["attention"] for row in rows))
     values = {(row["tokens"], row["attention"]): row[key] * scale for row in rows}
     lines = []
@@ -67,7 +67,7 @@ def _round(value: float) -> str:
 
 
 def _against(value: float, base: float | None, name: str, words: tuple[str, str]) -> str:
-    """ " (2.0x faster)" and the like; nothing for softmax itself."""
+    """A ratio such as " (2.0x faster)"; empty for softmax itself."""
     if name == BASELINE or not base or not value:
         return ""
     ratio, word = (base / value, words[0]) if value <= base else (value / base, words[1])
@@ -93,7 +93,7 @@ def cost_note(cost: Any) -> str:
 
 
 def _checked(cost: Any) -> list[dict[str, Any]]:
-    """The rows; raises if `linnet.bench.layer` has not measured them."""
+    """The rows; raises unless `linnet.bench.layer` wrote them."""
     try:
         sound = cost["format"] == FORMAT and all(
             isinstance(row["attention"], str)

@@ -1,6 +1,6 @@
-"""A step of a Long Range Arena model, in training and inference: its time and its peak memory by length.
+"""Time and peak memory of a step of a Long Range Arena model, in training and inference, by length.
 
-TransNormer's Table 7 has it by length; the paper does not state its batch.
+This is the measurement of TransNormer's Table 7; the paper does not state its batch size.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from linnet.models.presets import preset
 
 LENGTHS = (1024, 2048, 3072, 4096, 5120)
 BATCH = 4
-SYMBOLS = 257  # of Text: bytes and padding
+SYMBOLS = 257  # the tokens of LRA Text: bytes and padding
 
 
 def lra_step(config: ModelConfig, which: str, tokens: int, batch: int, compiled: bool = False) -> Callable[[], None]:
@@ -77,19 +77,19 @@ def measure_lra(
         "tokens": tokens,
         "batch": BATCH,
         "rounds": rounds,
-        "others": max(others, default=None),  # cores that other programs kept busy meanwhile
+        "others": max(others, default=None),  # cores that other programs kept busy in the meantime
         "environment": environment(),
         "rows": rows,
     }
 
 
 def _training(job: Job) -> Callable[[], None]:
-    """The training step that a job asks for."""
+    """The training step of a job."""
     return lra_step(preset(job["model"], max_length=job["tokens"]), "training", job["tokens"], job["batch"])
 
 
 def _warm_up(job: Job) -> None:
-    """The same on a few tokens."""
+    """Do the same work on a few tokens."""
     _training({**job, "tokens": 64})()
 
 

@@ -1,7 +1,7 @@
 """`bench model`: steps per second of an LRA model, and time and memory of a RoBERTa-sized layer, by mechanism.
 
 The first is the shape of TransNormer's Table 7 (2 layers, width 64, 2 heads, 1K to 5K tokens), the second that of LLN's
-Table 2 (width 768, 12 heads, batch 1, 512 to 16,384 tokens). All of them run eagerly, or all are compiled.
+Table 2 (width 768, 12 heads, batch 1, 512 to 16,384 tokens). Either all of them are compiled or none.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ LAYER_WIDTH, LAYER_HEADS = 768, 12
 def model_bench(
     lengths: Sequence[int] | None = None, quick: bool = False, compiled: bool = False, only: str = ""
 ) -> Bench:
-    """The plan: every mechanism that has a bidirectional form, and TransNormer's two systems."""
+    """The benchmark of every mechanism with a bidirectional form, and of TransNormer's two systems."""
     names = [name for name in ATTENTION.names() if describe_attention(name)["bidirectional"]]
     systems = [name for name in sorted({*names, *SYSTEMS}) if only in name]
     names = [name for name in names if only in name]
@@ -56,7 +56,7 @@ def job_of(table: str, name: str, which: str, batch: int, tokens: int) -> dict[s
 
 
 def config(name: str, tokens: int) -> ModelConfig:
-    """Two layers of a system as its preset for the Long Range Arena has it, without dropout."""
+    """The Long Range Arena preset of a system, with two layers and without dropout."""
     base = preset(f"{SYSTEMS.get(name, name)}_lra", max_length=tokens)
     layers = (base.layers[0], base.layers[-1])
     still = {part: {"dropout": 0.0} for part in {*layers} if "dropout" in ATTENTION[part].Options.model_fields}
@@ -86,7 +86,7 @@ def _layer(run: Callable[..., Tensor], mixer: nn.Module, x: Tensor, toward: Tens
 
 
 def _warm_up(job: Job) -> None:
-    """The same work on a few tokens."""
+    """Do the same work on a few tokens."""
     prepare({**job, "tokens": 64, "batch": 1})()
 
 

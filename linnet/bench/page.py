@@ -1,4 +1,4 @@
-"""The page of a folder of benchmarks: bounds, tables and pictures, rendered from its JSON."""
+"""Render the page of a folder of benchmarks from its JSON: bounds, tables and figures."""
 
 import hashlib
 from pathlib import Path
@@ -26,7 +26,7 @@ def read_benches(folder: Path) -> dict[str, Any]:
 
 
 def render_benches(folder: Path) -> list[Path]:
-    """Write the tables into `<folder>.md`, between its markers, and the pictures into the folder."""
+    """Write the tables into `<folder>.md`, between its markers, and the figures into the folder."""
     results, page = read_benches(folder), beside(folder, ".md")
     pictures = []
     for name, result in results.items():

@@ -1,4 +1,4 @@
-"""Measurements of `linnet bench` as tables, for a terminal or a page, and as figures."""
+"""Tables and figures of the measurements of `linnet bench`, for a terminal or a page."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from linnet.figures.table import Table
 FORMAT = "linnet-bench-1"
 BENCHES = ("ops", "model", "decode", "profile")
 SDPA, SOFTMAX = "torch SDPA", "softmax"
-FEW = 7  # lines in a figure of ops; figures of models and steps draw those of SHOWN, the tables have all
+FEW = 7  # lines in a figure of ops; figures of models and steps draw SHOWN; tables have everything
 SHOWN = (
     *("softmax", "torch SDPA, cache in place", "transnormer_t1", "transnormer_t2", "diag", "norm", "lln", "lln_diag"),
     *("elu", "performer", "nystromformer"),
@@ -22,7 +22,7 @@ Result = Mapping[str, Any]
 
 
 def check_bench(result: Any) -> None:
-    """Raise if this was not written by `linnet bench`."""
+    """Raise unless `linnet bench` wrote this."""
     try:
         sound = result["format"] == FORMAT and result["bench"] in BENCHES
         sound = sound and {*result} >= {"settings", "environment", "skipped", "complete", "seconds"}
@@ -35,12 +35,12 @@ def check_bench(result: Any) -> None:
 
 
 def pick(result: Result, **wanted: Any) -> list[Row]:
-    """The rows that have these values, including those without a measurement."""
+    """The rows with these values, including those without a measurement."""
     return [row for row in result["rows"] if all(row[key] == value for key, value in wanted.items())]
 
 
 def share(row: Row) -> float | None:
-    """The time that the machine needs for the products and copies alone, as a share of the measured time."""
+    """The time for the matrix products or copies alone, as a share of the measured time."""
     if "seconds" not in row or "flops" not in row:
         return None
     return max(row["flops"] / row["gemm"], row["bytes"] / row["copy"]) / row["seconds"]
@@ -144,7 +144,7 @@ def _short(value: float) -> str:
 
 
 def bench_note(result: Any) -> str:
-    """How and on what it was measured, what is missing and why, and how busy other programs were."""
+    """A note on how and where it was measured, what is missing and why, and how busy other programs were."""
     check_bench(result)
     settings, where, rows = result["settings"], result["environment"], result["rows"]
     lines = [ABOUT[result["bench"]].format(**settings, style="compiled" if settings.get("compiled") else "eager")]
@@ -168,7 +168,7 @@ def bench_note(result: Any) -> str:
     if settings.get("quick"):
         lines.append("Tiny sizes: they only show that the benchmark works.")
     if not result["complete"]:
-        lines.append("Interrupted: this is what there is so far.")
+        lines.append("Interrupted: these are the results so far.")
     return "\n".join(lines)
 
 
@@ -186,7 +186,7 @@ ABOUT = {
 
 
 def _disturbance(timed: Sequence[Row], where: Mapping[str, Any]) -> list[str]:
-    """A line on other programs, if they took noticeable time."""
+    """A line about other programs, if they used noticeable time."""
     found = sorted(row["others"] for row in timed if "others" in row)
     if not found or found[-1] < QUIET:
         return []
@@ -198,7 +198,7 @@ def _disturbance(timed: Sequence[Row], where: Mapping[str, Any]) -> list[str]:
 
 
 def _missing(result: Result) -> list[str]:
-    """Why something has no row or only dashes: one line per reason."""
+    """Why cases have no row or only dashes: one line per reason."""
     reasons: dict[str, dict[str, None]] = {}
     for entry in [*result["skipped"], *(row for row in result["rows"] if "reason" in row)]:
         size = f" from {entry['batch']} x {entry['tokens']:,}" if "tokens" in entry else ""
@@ -209,7 +209,7 @@ def _missing(result: Result) -> list[str]:
 
 
 def bench_figures(result: Any) -> dict[str, list[Figure]]:
-    """Pictures by name: each a row of panels."""
+    """The figures by name; each is a row of panels."""
     check_bench(result)
     if result["bench"] == "ops":
         return {f"ops-{form}": _ops_figures(result, form) for form in ("causal", "bidirectional")}
@@ -225,7 +225,7 @@ def bench_figures(result: Any) -> dict[str, list[Figure]]:
 
 
 def _lines(rows: Sequence[Row], key: str, scale: float) -> list[Series]:
-    """One series per case of SHOWN, or per case if none of those is there."""
+    """One series per case of SHOWN, or per case if none of them was measured."""
     found = []
     names = list(dict.fromkeys(row["case"] for row in rows if key in row))
     for name in [name for name in names if name in SHOWN] or names:

@@ -89,8 +89,8 @@ def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool)
         print(f"{path}: {size:,} trees")
         if split in found:
             known = found[split]
-            print(f"  {known['commonest']:.2%} have the most common value of the training trees")
-            print(f"  {known['operator']:.2%} have the most common value of their outermost operator there")
+            print(f"  {known['commonest']:.2%} have the value that is most common in training")
+            print(f"  {known['operator']:.2%} have the value that is most common for their outermost operator")
             print(f"  the loss of predicting from that operator alone is {known['loss']:.3f}")
 
 

@@ -1,4 +1,4 @@
-"""The one model: embedding, positions, blocks and an output, all as its configuration says."""
+"""The only model: embedding, positions, blocks and an output, all set by its configuration."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -20,10 +20,10 @@ from linnet.registry import ATTENTION
 
 
 class ModelState(NamedTuple):
-    """What a causal model remembers of the tokens so far; every tensor has first axis B."""
+    """The state of a causal model after the tokens so far; the first axis of every tensor is B."""
 
     layers: tuple[BlockState, ...]
-    length: Tensor  # (B,) int64: where the next token stands
+    length: Tensor  # (B,) int64: the position of the next token
 
 
 class Model(nn.Module):
@@ -49,8 +49,8 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def _initialize(self) -> None:
-        """Embeddings N(0, 1/M) ("xavier") or N(0, 0.02^2) ("lra") beside what each part has set itself; or, "bert",
-        N(0, 0.02^2) everywhere."""
+        """Embeddings N(0, 1/M) ("xavier") or N(0, 0.02^2) ("lra"), the other parts as they initialize themselves;
+        "bert" uses N(0, 0.02^2) everywhere."""
         bert = self.config.init == "bert"
         for module in self.modules():
             if isinstance(module, nn.Embedding):
@@ -69,11 +69,11 @@ class Model(nn.Module):
         segments: Tensor | None = None,
         select: Tensor | None = None,
     ) -> Tensor:
-        """Logits (B,N,V) of ids (B,N); with `select` those of the chosen tokens alone, (K,V).
+        """Logits (B,N,V) of ids (B,N); with `select`, only those of the selected tokens, (K,V).
 
         `key_mask` (B,N): True = a real token. `segments` (B,N): nothing crosses from one run of equal ids to the next.
-        `select`: a boolean (B,N), or K indices into the B*N tokens, which torch.compile prefers. A classifier gives
-        logits (B, classes) of ids (B,N), a two-tower model of pairs (B,2,N); neither takes `segments` or `select`.
+        `select`: a boolean (B,N), or K indices into the B*N tokens, which torch.compile prefers. A classifier returns
+        logits (B, classes) for ids (B,N), a two-tower model for pairs (B,2,N); neither takes `segments` or `select`.
         """
         if isinstance(self.output, Classifier):
             if segments is not None or select is not None:
@@ -82,7 +82,7 @@ class Model(nn.Module):
         return self.logits(self.features(ids, key_mask, segments), select)
 
     def _classify(self, output: Classifier, ids: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Logits (B, classes) of sequences ids (B,N), or of pairs of them (B,2,N)."""
+        """Logits (B, classes) of sequences (B,N), or of pairs of them (B,2,N)."""
         pairs = output.sequences == 2 and isinstance(ids, Tensor)  # anything but a tensor is refused below
         if pairs and (ids.dim() != 3 or ids.shape[1] != 2):
             raise InputError(f"ids has shape {tuple(ids.shape)}: a two-tower model reads pairs, (batch, 2, tokens)")
@@ -108,14 +108,14 @@ class Model(nn.Module):
         return x * self.config.width**0.5 if self.config.embedding_scale else x
 
     def encode(self, x: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Hidden states (B,N,M) of token vectors x (B,N,M), to which the positions are yet to be added."""
+        """Hidden states (B,N,M) of token vectors x (B,N,M); adds the positions first."""
         x = self._place(x, layout(x.shape[0], x.shape[1], key_mask, segments, x.device).position)
         for block in self.blocks:
             x = block(x, key_mask, segments)
         return self.final_norm(x)
 
     def logits(self, h: Tensor, select: Tensor | None = None) -> Tensor:
-        """The output of hidden states h (B,N,M), or of the tokens that `select` names."""
+        """The output for hidden states h (B,N,M), or only for the tokens that `select` names."""
         if select is not None:
             self._check_select(select, h)
             h = h[select] if select.dtype == torch.bool else h.flatten(0, 1)[select]  # (K, M)
@@ -128,7 +128,7 @@ class Model(nn.Module):
         state: ModelState | None = None,
         select: Tensor | None = None,
     ) -> tuple[Tensor, ModelState]:
-        """Like `forward`, and the state after the last real token; `state` continues an earlier prefill or step."""
+        """Like `forward`, but also returns the state after the last real token; `state` continues an earlier one."""
         self.check_recurrent()
         x = self.embed(ids)
         if state is not None:
@@ -162,10 +162,11 @@ class Model(nn.Module):
         seed: int = 0,
         key_mask: Tensor | None = None,
     ) -> Tensor:
-        """The prompts ids (B,N) and what the model writes after them: (B, N + max_new_tokens).
+        """The prompts ids (B,N) followed by the generated tokens: (B, N + max_new_tokens).
 
-        `temperature` 0 takes the likeliest token. `top_k` keeps the k likeliest, `top_p` the fewest whose probability
-        reaches p. The same seed gives the same text. `key_mask` (B,N) marks the real tokens of unequal prompts.
+        `temperature` 0 takes the most likely token. `top_k` keeps the k most likely tokens, `top_p` the fewest whose
+        total probability reaches p. The same seed gives the same text. `key_mask` (B,N) marks the real tokens of
+        prompts of different lengths.
         """
         new = self.stream(ids, max_new_tokens, Sampling(temperature, top_k, top_p, seed), key_mask)
         return torch.cat([ids, *(token[:, None].to(ids.dtype) for token in new)], dim=1)
@@ -173,18 +174,18 @@ class Model(nn.Module):
     def stream(
         self, ids: Tensor, max_new_tokens: int = 64, sampling: Sampling | None = None, key_mask: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """`generate` as an iterator over the new ids, (B,) each, as they are written."""
+        """Like `generate`, but an iterator over the new ids, (B,) each."""
         return stream(self, ids, max_new_tokens, sampling or Sampling(), key_mask)
 
     def check_recurrent(self) -> None:
-        """Raise if the model has no state to carry; a mechanism without one raises its own error."""
+        """Raise if the model has no recurrent state; a mechanism without one raises its own error."""
         if isinstance(self.output, Classifier):
             raise UnsupportedError(f"this model is a {self.config.output}: it cannot prefill, step or generate")
         if not self.config.causal:
             raise UnsupportedError("this model is bidirectional (causal = false): it cannot prefill, step or generate")
 
     def _place(self, x: Tensor, position: Tensor) -> Tensor:
-        """x (B,N,M) at `position` (N,) or (B,N): the signal of the position added, then norm and dropout."""
+        """Add the positions (N,) or (B,N) to x (B,N,M), then apply norm and dropout."""
         if self.positions is not None:
             x = x + learned(position, self.positions.weight, self.config.first_position)
         elif self.config.positions == "sinusoidal":
@@ -219,7 +220,7 @@ class Model(nn.Module):
             raise InputError(f"ids has shape {tuple(ids.shape)}: it must be (batch, tokens) with at least one token")
         if ids.dtype not in (torch.int64, torch.int32):
             raise InputError(f"ids has type {ids.dtype}: it must be int64 or int32")
-        # On a GPU the check would wait for the device at every call.
+        # On a GPU this check would synchronize at every call.
         if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():
             for worst in (int(ids.min()), int(ids.max())):
                 if not 0 <= worst < self.config.vocab_size:

@@ -1,6 +1,6 @@
 """One layer of the backbone: residual branches around the attention and around the FFN, with a norm before or after.
 
-A gated attention unit does the work of both: with ffn = "none" a layer is its first branch alone.
+A gated attention unit replaces both: with ffn = "none" a layer has only its first branch.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from linnet.models.ffn import FFNS
 from linnet.ops.precision import State
 from linnet.ops.rms import rms, srms
 
-BlockState = tuple[State, ...]  # one state for each mechanism of the layer
+BlockState = tuple[State, ...]  # one state per mechanism of the layer
 
 
 class SRMS(nn.Module):
@@ -37,7 +37,7 @@ class RMS(nn.Module):
 
 
 class ScaleNorm(nn.Module):
-    """g x / rms(x) with one learned number g."""
+    """g x / rms(x) with one learned scalar g."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,20 +79,20 @@ class Block(nn.Module):
         return self._after(x, [mixer(u, key_mask, segments) for mixer in self.mixers])
 
     def prefill(self, x: Tensor, key_mask: Tensor | None, state: BlockState | None) -> tuple[Tensor, BlockState]:
-        """Like a causal `forward`, from a state and with the state after the last real token."""
+        """Like a causal `forward` that continues from `state`; also returns the state after the last real token."""
         u = self.before(x)
         states = state if state is not None else (None,) * len(self.mixers)
         done = [mixer.prefill(u, key_mask, s) for mixer, s in zip(self.mixers, states, strict=True)]
         return self._after(x, [y for y, _ in done]), tuple(s for _, s in done)
 
     def step(self, x_t: Tensor, state: BlockState) -> tuple[Tensor, BlockState]:
-        """The next token x_t (B,1,M)."""
+        """Process the next token x_t (B,1,M)."""
         u = self.before(x_t)
         done = [mixer.step(u, s) for mixer, s in zip(self.mixers, state, strict=True)]
         return self._after(x_t, [y for y, _ in done]), tuple(s for _, s in done)
 
     def before(self, x: Tensor) -> Tensor:
-        """What the mixers read."""
+        """The input of the mixers."""
         return self.mixer_norm(x) if self.pre else x
 
     def _after(self, x: Tensor, ys: Sequence[Tensor]) -> Tensor:

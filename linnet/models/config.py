@@ -1,4 +1,4 @@
-"""What a model is made of: the settings that the backbone is built from, and that every saved model carries."""
+"""The configuration of a model: the backbone is built from it, and every saved model carries it."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,14 +10,14 @@ from linnet.registry import ATTENTION
 
 
 def _known(name: str) -> str:
-    """The name of a mechanism."""
+    """Check the name of a mechanism."""
     if name not in ATTENTION:
         raise unknown("attention", name, ATTENTION.names())
     return name
 
 
 def _known_layer(layer: str) -> str:
-    """A layer is a mechanism's name, or several joined by `+`, which run in parallel."""
+    """Check a layer: the name of a mechanism, or several joined by `+`, which run in parallel."""
     for name in layer.split("+"):
         _known(name)
     return layer
@@ -26,14 +26,14 @@ def _known_layer(layer: str) -> str:
 Mechanism = Annotated[str, AfterValidator(_known)]
 Layer = Annotated[str, AfterValidator(_known_layer)]
 Count = Annotated[int, Field(ge=1, le=2**30)]
-Width = Annotated[int, Field(ge=1, le=10**7)]  # the size of a matrix of them is still a number of 64 bits
+Width = Annotated[int, Field(ge=1, le=10**7)]  # the size of a square matrix still fits in 64 bits
 
 
 class ModelConfig(Settings):
     """One model; the defaults are those of TransNormer's language model."""
 
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, strict=False, examples=[["diag", "norm"]])]
-    """First layer first: a mechanism's name each; in "diag+norm" two run in parallel and their outputs are averaged."""
+    """The mechanism of each layer, from the first on; in "diag+norm" two run in parallel and are averaged."""
     width: Width
     heads: Width
     ffn_width: Width
@@ -44,34 +44,34 @@ class ModelConfig(Settings):
     norm: Literal["srms", "scale", "rms", "layer"] = "srms"
     norm_position: Literal["pre", "post"] = "pre"
     ffn: Literal["glu", "ffn", "none"] = "glu"
-    """With "none" a layer is its attention alone, and `ffn_width` and `activation` are of no use."""
+    """With "none" a layer is only its attention, and `ffn_width` and `activation` are not used."""
     activation: Literal["silu", "gelu", "relu"] = "silu"
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_length: Count = 512
-    """Number of learned positions; the other kinds have no end."""
+    """Number of learned positions; the other kinds have no limit."""
     first_position: Annotated[int, Field(ge=0, le=2**30)] = 2
-    """Where positions begin. fairseq counts from the padding id + 1; its tables have that many rows that are unused."""
+    """The first position. fairseq counts from the padding id + 1 and leaves that many rows of its table unused."""
     embedding_scale: bool = True
     """Multiply token embeddings by sqrt(width)."""
     embedding_norm: bool = False
     """LayerNorm after the embedding."""
     final_norm: bool = True
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Of the embedding and of both branches of a block; attention weights have their own, in `options`."""
+    """Dropout of the embedding and of both branches of a block; that of attention weights is in `options`."""
     ffn_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Inside the FFN or GLU, before its last matrix."""
+    """Dropout inside the FFN or GLU, before its last matrix."""
     output: Literal["causal_lm", "masked_lm", "classifier", "two_tower"] = "causal_lm"
     """Logits of tokens, or of the classes of whole sequences or of pairs of them."""
     tie: bool = True
-    """The output of a language model shares the embedding's weights."""
+    """Whether the output of a language model shares the weights of the embedding."""
     classes: Annotated[int, Field(ge=2, le=2**20)] = 2
     head_width: Width = 128
-    """Of a classifier: inside its output."""
+    """Width inside the output of a classifier."""
     mean_over: Literal["length", "max_length"] = "length"
-    """What a classifier divides the sum over a sequence's tokens by: their true number, or `max_length` always."""
+    """A classifier divides the sum over a sequence's tokens by their number, or always by `max_length`."""
     init: Literal["xavier", "bert", "lra"] = "xavier"
     pad: Annotated[int, Field(ge=0)] | None = None
-    """Padding's id: its embedding starts at 0."""
+    """The padding id; its embedding starts at 0."""
 
     @field_validator("heads")
     @classmethod
@@ -85,7 +85,7 @@ class ModelConfig(Settings):
     @classmethod
     def _output_fits(cls, output: str, info: ValidationInfo) -> str:
         if output == "causal_lm" and info.data.get("causal") is False:
-            raise ValueError("with causal = false a token would see the one that it is to predict")
+            raise ValueError("with causal = false a token would see the token that it predicts")
         return output
 
     @field_validator("pad")

@@ -1,4 +1,4 @@
-"""Dropout of a model's activations while it trains."""
+"""Dropout of activations during training."""
 
 from torch import Tensor, nn
 
@@ -6,7 +6,7 @@ from linnet.ops.dropout import dropout
 
 
 class Dropout(nn.Dropout):
-    """torch's, but drawn by the CPU's kernels where they serve: torch draws slowly there."""
+    """Like torch's, but uses linnet's CPU kernel where possible, because torch draws slowly on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         return dropout(x, self.p) if self.training else x

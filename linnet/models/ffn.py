@@ -1,4 +1,4 @@
-"""The part of a block that works on each token alone: a gated linear unit, or the classic two layers."""
+"""The part of a block that processes each token separately: a gated linear unit, or the classic two layers."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Writing text token by token: a causal model carries a state from step to step instead of reading all again."""
+"""Generate text token by token: a causal model carries a state from step to step instead of rereading the text."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ RULES: dict[str, Rule] = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is drawn. Temperature 0 takes the likeliest; the same seed gives the same text.
+    """How to sample a token. Temperature 0 takes the most likely one; the same seed gives the same text.
 
-    `top_k` keeps the k likeliest tokens, `top_p` the fewest whose probability reaches p.
+    `top_k` keeps the k most likely tokens, `top_p` the fewest whose total probability reaches p.
     """
 
     temperature: float = 1.0
@@ -53,7 +53,7 @@ def _check_number(name: str, value: Any, rule: Rule) -> None:
 
 
 class Writer(Protocol):
-    """What writing needs of a model: `prefill` reads a prompt, `step` one more token."""
+    """The interface that generation needs: `prefill` reads a prompt, `step` one more token."""
 
     config: ModelConfig
     training: bool
@@ -72,7 +72,7 @@ class Writer(Protocol):
 def stream(
     model: Writer, ids: Tensor, max_new_tokens: int, sampling: Sampling, key_mask: Tensor | None
 ) -> Iterator[Tensor]:
-    """What the model writes after the prompts ids (B,N), as it is written: (B,) ids each time."""
+    """Yield the tokens that the model generates after the prompts ids (B,N), (B,) ids at a time."""
     _check_number("max_new_tokens", max_new_tokens, WHOLE)
     model.check_recurrent()
     last = _last_tokens(model, ids, key_mask, max_new_tokens)
@@ -80,11 +80,11 @@ def stream(
 
 
 def _last_tokens(model: Writer, ids: Tensor, key_mask: Tensor | None, new: int) -> Tensor:
-    """Index of each prompt's last real token among the B*N, once there is one and room for what is to come."""
+    """Index of each prompt's last real token among the B*N; raises if there is none, or no room for new tokens."""
     if not isinstance(ids, Tensor):
         raise InputError(f"ids is a {type(ids).__name__}: it must be a tensor (batch, tokens)")
     if ids.dim() != 2 or 0 in ids.shape:
-        raise InputError(f"the prompt has shape {tuple(ids.shape)}: it must be (batch, tokens), neither of them 0")
+        raise InputError(f"the prompt has shape {tuple(ids.shape)}: it must be (batch, tokens), both at least 1")
     B, N = ids.shape
     where = layout(B, N, key_mask, None, ids.device)
     length = torch.as_tensor(where.length, device=ids.device).expand(B)
@@ -118,7 +118,7 @@ def _write(
 
 
 class _Sampler:
-    """Draws one id per row from logits (B,V), by a random stream of its own."""
+    """Draws one id per row from logits (B,V), with its own random generator."""
 
     def __init__(self, sampling: Sampling, device: torch.device) -> None:
         self.sampling = sampling
@@ -127,8 +127,8 @@ class _Sampler:
     def __call__(self, logits: Tensor) -> Tensor:
         logits = logits.float()
         if not bool(logits.isfinite().all()):
-            raise LinnetError("the model's output is not finite: there is nothing to choose a token by")
-        if self.sampling.temperature < torch.finfo(logits.dtype).tiny:  # by which float32 cannot divide
+            raise LinnetError("the model's output is not finite: no token can be chosen")
+        if self.sampling.temperature < torch.finfo(logits.dtype).tiny:  # dividing by it would overflow
             return logits.argmax(dim=-1)
         logits = (logits - logits.amax(dim=-1, keepdim=True)) / self.sampling.temperature
         if self.sampling.top_k is not None:
@@ -141,7 +141,7 @@ class _Sampler:
 
 
 def _nucleus(p: Tensor, top_p: float) -> Tensor:
-    """p (B,V) without the tail: an id goes if the likelier ones already reach `top_p`."""
+    """p (B,V) without its tail: an id is dropped if the more likely ones already reach `top_p`."""
     ranked, order = p.sort(dim=-1, descending=True, stable=True)
-    likelier = pad(ranked.cumsum(dim=-1)[:, :-1], (1, 0))  # how much the ids before each one have
+    likelier = pad(ranked.cumsum(dim=-1)[:, :-1], (1, 0))  # total probability of the ids before each one
     return torch.zeros_like(p).scatter(-1, order, ranked.masked_fill(likelier >= top_p, 0))

@@ -1,7 +1,7 @@
-"""Models on disk: a trained run is loaded from its checkpoint, and a model is exported as three files.
+"""Models on disk: load the model of a run from a checkpoint, and export a model as three files.
 
-An exported folder holds `config.json`, `model.safetensors` and, for a model of text, `tokenizer.json`. The same model
-always gives the same bytes; `config.json` holds the SHA-256 of the others and its own, checked before any is used.
+An exported folder holds `config.json`, `model.safetensors` and, for a text model, `tokenizer.json`. The same model
+always gives the same bytes. `config.json` holds the SHA-256 of all three, which are checked before use.
 """
 
 import hashlib
@@ -39,10 +39,10 @@ FORMAT = "linnet-model-1"
 def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], None] | None = None) -> Model:
     """The model of a run or of an exported folder, ready for evaluation.
 
-    Of a run: the checkpoint of `step`, or the newest valid one; `warn` gets a line for each damaged one.
+    For a run, loads the checkpoint of `step`, or the newest valid one; `warn` gets a line for each damaged one.
     """
     if not isinstance(path, str | Path):
-        raise InputError(f"path is a {type(path).__name__}: it must be a folder's name")
+        raise InputError(f"path is a {type(path).__name__}: it must be the path of a folder")
     path = Path(path)
     if (path / "config.toml").is_file():
         return load_run(path, step, warn or _warn)[0]
@@ -58,7 +58,7 @@ def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], 
 
 
 def load_run(path: Path, step: int | None, warn: Callable[[str], None]) -> tuple[Model, dict[str, Any]]:
-    """The model of a run's checkpoint, and the state that was saved with it."""
+    """The model of a checkpoint, and the state that was saved with it."""
     table = read_toml(path / "config.toml")
     config = _parsed(table.get("model"), path / "config.toml", drop="preset")
     checkpoint = saved_checkpoint(path, step, table.get("task"), config, warn)
@@ -70,7 +70,7 @@ def load_run(path: Path, step: int | None, warn: Callable[[str], None]) -> tuple
 def saved_checkpoint(
     path: Path, step: int | None, task: object, config: ModelConfig, warn: Callable[[str], None]
 ) -> Checkpoint:
-    """The checkpoint of `step`, or the newest valid one, proven to be of this task, model and tokenizer."""
+    """The checkpoint of `step`, or the newest valid one, after checking its task, model and tokenizer."""
     checkpoint = _run_checkpoint(path, step, warn)
     check_saved(path, checkpoint, task, config, warn)
     _check_tokenizer(path, _tokenizer_sha256(checkpoint.state))
@@ -80,23 +80,23 @@ def saved_checkpoint(
 def check_saved(
     folder: Path, checkpoint: Checkpoint, task: object, config: ModelConfig, warn: Callable[[str], None]
 ) -> None:
-    """Raise if the checkpoint is of another task or model; warn if it does not record them."""
+    """Raise if the checkpoint belongs to another task or model; warn if it does not record them."""
     saved = checkpoint.state.get("settings")
     if not isinstance(saved, dict):
-        warn(f"{checkpoint.path} is of an earlier linnet and does not say of which model: config.toml is believed")
+        warn(f"{checkpoint.path} was written by an earlier linnet and does not record its model: trusting config.toml")
         return
     before = _parsed(saved.get("model"), checkpoint.path / "state.json")
     differing = [f"model.{name}" for name in ModelConfig.model_fields if getattr(before, name) != getattr(config, name)]
     if saved.get("task") != task:
         differing.insert(0, "task")
     if differing:
-        raise InputError(f"{folder}: its checkpoints are of another model ({differing[0]} in config.toml differs)")
+        raise InputError(f"{folder}: its checkpoints belong to another model ({differing[0]} in config.toml differs)")
 
 
 def load_weights(model: Model, tensors: Mapping[str, Tensor], source: Path, cast: bool = False) -> None:
-    """Copy tensors into a model; the first that does not fit is named, with `source`, and nothing is changed.
+    """Copy tensors into a model; if one does not fit, the error names it and `source`, and nothing is changed.
 
-    With `cast` floating-point numbers may be of another precision than the model's.
+    With `cast`, floating-point tensors may have another precision than the model.
     """
     own = model.state_dict()
     for name in sorted({*own, *tensors}):
@@ -114,7 +114,7 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor], source: Path, cast
 
 
 def export_model(model: Model, folder: str | Path, tokenizer: str | Path | None = None) -> Path:
-    """Write config.json, model.safetensors and a copy of `tokenizer` as a new folder, whole or not at all."""
+    """Write config.json, model.safetensors and a copy of `tokenizer` to a new folder, atomically."""
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists: a model is exported to a new folder")
@@ -143,17 +143,17 @@ def export_model(model: Model, folder: str | Path, tokenizer: str | Path | None 
 
 
 def run_tokenizer(folder: Path, state: Mapping[str, Any]) -> Path | None:
-    """The tokenizer of a run, given the state of its checkpoint; None if it has none, an error if it has been lost."""
+    """The tokenizer of a run, given the state of its checkpoint; None if it has none. Raises if the file is lost."""
     path = folder / "tokenizer.json"
     if path.exists():
         return path
     if _tokenizer_sha256(state) is not None:
-        raise LinnetError(f"{path} is missing: `linnet evaluate {folder}` makes it again from the data of the run")
+        raise LinnetError(f"{path} is missing: `linnet evaluate {folder}` rebuilds it from the data of the run")
     return None
 
 
 def _tokenizer_sha256(state: Mapping[str, Any]) -> str | None:
-    """The SHA-256 of the tokenizer that a checkpoint was made with."""
+    """The SHA-256 of the tokenizer that a checkpoint was trained with."""
     return (state.get("data") or {}).get("tokenizer")
 
 
@@ -162,18 +162,18 @@ def _warn(message: str) -> None:
 
 
 def _check_tokenizer(folder: Path, sha256: object) -> None:
-    """Raise if the tokenizer is not the model's, whose ids mean other words; a missing file is the caller's concern."""
+    """Raise if this is not the model's tokenizer, so its ids mean other words; the caller handles a missing file."""
     path = folder / "tokenizer.json"
     if sha256 is None or not path.exists():
         return
     with one_line_errors("read", path):
         found = read_hashed(path)[1]
     if found != sha256:
-        raise LinnetError(f"{path} is not the tokenizer of this model: its SHA-256 is another; put it back")
+        raise LinnetError(f"{path} is not the tokenizer of this model: its SHA-256 differs; put it back")
 
 
 def _run_checkpoint(path: Path, step: int | None, warn: Callable[[str], None]) -> Checkpoint:
-    """One checkpoint of a run, without what only training needs."""
+    """One checkpoint of a run, without the optimizer."""
     checkpoints = path / "checkpoints"
     if step is not None:
         if not (checkpoints / f"step-{step}").is_dir():
@@ -186,7 +186,7 @@ def _run_checkpoint(path: Path, step: int | None, warn: Callable[[str], None]) -
 
 
 def _exported(path: Path) -> tuple[ModelConfig, Path, Mapping[str, Tensor]]:
-    """Configuration and weights of an exported folder, once both are proven whole."""
+    """Configuration and weights of an exported folder, after verifying both."""
     about, source = read_json(path / "config.json"), path / "model.safetensors"
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise InputError(f"{path / 'config.json'} is not the configuration of an exported model ({FORMAT})")
@@ -202,7 +202,7 @@ def _exported(path: Path) -> tuple[ModelConfig, Path, Mapping[str, Tensor]]:
 
 
 def _own_sha256(about: Mapping[str, Any]) -> str:
-    """The SHA-256 of the content of config.json: the hash of the weights, the model and the ties."""
+    """The SHA-256 of the content of config.json: the hashes of the files, the model and the ties."""
     said = {key: value for key, value in about.items() if key != "config_sha256"}
     return hashlib.sha256(dump_json(said, "config.json")).hexdigest()
 

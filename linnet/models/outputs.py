@@ -1,4 +1,4 @@
-"""What stands on top of the backbone: from hidden states (..., M) to what a task asks for."""
+"""The outputs on top of the backbone: from hidden states (..., M) to logits."""
 
 import torch
 from torch import Tensor, nn
@@ -9,12 +9,12 @@ from linnet.ops.precision import accumulator
 
 
 def _own_table(config: ModelConfig) -> nn.Linear | None:
-    """The table of an output that shares none."""
+    """The table of an output that does not share the embedding."""
     return None if config.tie else nn.Linear(config.width, config.vocab_size, bias=False)
 
 
 class CausalLM(nn.Module):
-    """Logits of the next token: the product with the embedding table, or with a table of its own."""
+    """Logits of the next token: the product with the embedding table, or with a separate table."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class MaskedLM(nn.Module):
 class Classifier(nn.Module):
     """Logits of the classes of a whole sequence, from the mean of its hidden states: Linear, ReLU, Linear."""
 
-    sequences = 1  # that one answer is about
+    sequences = 1  # per answer
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Classifier(nn.Module):
 
 
 class TwoTower(Classifier):
-    """Logits of the classes of a pair of sequences, each read alone: the same head on a, b, a * b and a - b."""
+    """Logits of the classes of a pair of sequences, each encoded alone: the same head on a, b, a * b and a - b."""
 
     sequences = 2
 

@@ -1,7 +1,7 @@
-"""Models by name: `<system>_<lm|roberta|lra>[_small]`, as data; importing this file imports no torch.
+"""Models by name: `<system>_<lm|roberta|lra>[_small]`, as data; importing this file does not import torch.
 
-The sizes are those of TransNormer's tables (arXiv 2210.10340), whose published parameter counts they reproduce to the
-last parameter, and one for a CPU, with the same proportions and all systems within 1 % of each other.
+The sizes are those of TransNormer's tables (arXiv 2210.10340), and reproduce its published parameter counts exactly.
+`_small` is a size for a CPU, with the same proportions; all its systems are within 1 % of each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from linnet.registry import ATTENTION
 if TYPE_CHECKING:
     from linnet.models.backbone import Model
 
-# system: the mechanism of the first half of the layers, that of the second, their options
+# system: the mechanisms of the first and of the second half of the layers, and their options
 SYSTEMS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {
     "transnormer_t1": ("diag", "norm", {"diag": {"kind": "rela"}, "norm": {"phi": "elu"}}),
     "transnormer_t2": ("diag", "norm", {"diag": {"kind": "softmax"}, "norm": {"phi": "1+elu"}}),
@@ -33,21 +33,21 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {
     "flash": ("flash", "flash", {}),
     "flash_quad": ("flash_quad", "flash_quad", {}),
 }
-# In TransNormer's frame, which is SRMS and GLU; the others have LayerNorm and FFN.
+# These use TransNormer's SRMS and GLU; the others use LayerNorm and FFN.
 GATED = {"transnormer_t1", "transnormer_t2", "diag", "norm"}
-# Gated units stand for attention and FFN together: more layers, each one branch, with its norm before it and none last.
+# Gated units replace both attention and FFN: more layers of one branch each, with a norm before it and no final norm.
 UNITS = {"flash", "flash_quad"}
 UNIT_LAYERS = {"lm": 10, "roberta": 24, "small": 7, "lra": 4, "lra_small": 4}
 UNIT_NORM = {"lm": "scale", "roberta": "layer", "lra": "layer"}
-# Elsewhere 128 for keys, twice the width for values. The FFN of LRA is half as wide, and so are its units.
+# The default is 128 for keys and twice the width for values. The FFN of LRA is half as wide, and so are its units.
 UNIT_WIDTHS = {
     "small": {"value_width": 392},
     "lra": {"key_width": 32, "value_width": 64},
     "lra_small": {"key_width": 16, "value_width": 32},
 }
-# Built for a maximal length, which is the model's: cosFormer's cosine spans it, Linformer has a column for each token.
+# Built for a maximum length, that of the model: cosFormer's cosine spans it, Linformer has a column for each token.
 BOUNDED = {"cosformer", "linformer"}
-NARROW_FFN = {"long_short_roberta_small": 704}  # makes up for the parameters of 32 landmarks in each head
+NARROW_FFN = {"long_short_roberta_small": 704}  # compensates for the parameters of 32 landmarks per head
 
 KINDS: dict[str, dict[str, Any]] = {
     "lm": {
@@ -70,7 +70,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "output": "masked_lm",
         "init": "bert",
     },
-    "lra": {  # of its five tasks, Text; the tasks set vocabulary, length, classes and output
+    "lra": {  # the defaults are those of Text; the tasks set vocabulary, length, classes and output
         "causal": False,
         "norm_position": "pre",
         "positions": "learned",
@@ -86,7 +86,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 FFN_ACTIVATION = {"lm": "relu", "roberta": "gelu", "lra": "gelu"}
 ATTENTION_DROPOUT = {kind: {"diag": 0.1, "softmax": 0.1} for kind in ("roberta", "lra")}  # the others have none
-# In the Long Range Arena the rotation's angles are fixed, and there is no reflection.
+# In the Long Range Arena, rotation angles are fixed and there is no reflection.
 RELATIVE_POSITIONS = {"lra": {"diag": "rope", "norm": "rope"}}
 
 # number of layers, width, heads, width of a GLU, width of an FFN, vocabulary
@@ -99,7 +99,7 @@ SIZES: dict[str, tuple[int, int, int, int, int, int]] = {
 }
 
 
-# A table with all of these, the fields of version 0.1, is that of a run: each field has its value already.
+# A table with all of these, the fields of version 0.1, belongs to a run: every field is already set.
 RESOLVED = {
     *("layers", "width", "heads", "ffn_width", "vocab_size", "causal", "options", "norm", "norm_position", "ffn"),
     *("activation", "positions", "max_length", "first_position", "embedding_scale", "embedding_norm", "final_norm"),
@@ -114,7 +114,7 @@ def list_models() -> list[str]:
 
 
 def _systems() -> dict[str, tuple[str, str, dict[str, dict[str, Any]]]]:
-    """The systems, and every other mechanism in vanilla's frame, which the Long Range Arena has too."""
+    """The systems of the Long Range Arena: SYSTEMS, and every other mechanism in place of vanilla's softmax."""
     others = set(ATTENTION.names()) - {"softmax", *SYSTEMS}  # softmax is called vanilla
     return {**SYSTEMS, **{name: (name, name, {}) for name in others}}
 
@@ -122,8 +122,8 @@ def _systems() -> dict[str, tuple[str, str, dict[str, dict[str, Any]]]]:
 def preset(name: str, **overrides: Any) -> ModelConfig:
     """The configuration of a preset; `overrides` replace its fields, and options mechanism by mechanism.
 
-    A mechanism that `layers` name has the options of its own preset of this kind and size: softmax in `elu_roberta` has
-    the dropout that it has in `vanilla_roberta`. T1 keeps its own options of `diag` and `norm`.
+    A mechanism named in `layers` gets the options of its own preset of this kind and size: softmax in `elu_roberta`
+    has the dropout that it has in `vanilla_roberta`. T1 keeps its own options for `diag` and `norm`.
     """
     if name not in list_models():
         raise unknown("model", name, list_models())
@@ -132,9 +132,9 @@ def preset(name: str, **overrides: Any) -> ModelConfig:
 
 
 def model_config(table: Mapping[str, Any]) -> ModelConfig:
-    """The configuration that a recipe's [model] table means: its `preset`, if it names one, and any fields.
+    """The configuration of a recipe's [model] table: its `preset`, if it names one, and any fields.
 
-    In the table of a run every field has its value, and `preset` is only a name.
+    In the table of a run every field is set, and `preset` is only a name.
     """
     fields = {key: value for key, value in table.items() if key != "preset"}
     if "preset" not in table or is_resolved(table):
@@ -145,19 +145,19 @@ def model_config(table: Mapping[str, Any]) -> ModelConfig:
 
 
 def is_resolved(table: Mapping[str, Any]) -> bool:
-    """Whether a [model] table holds every field, as that of a run does."""
+    """Whether a [model] table sets every field, as that of a run does."""
     return set(table) >= RESOLVED
 
 
 def create_model(name: str, **overrides: Any) -> Model:
-    """A model by the name of its preset; any field of its configuration can be given: vocab_size=8192, layers=[...]."""
+    """Create a model by the name of its preset; overrides set fields of its configuration, such as vocab_size=8192."""
     from linnet.models.backbone import Model
 
     return Model(preset(name, **overrides))
 
 
 def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """All fields of a preset; the options are those that fit the overridden layers and length."""
+    """All fields of a preset; the options follow the overridden layers and length."""
     system, _, kind = name.removesuffix("_small").rpartition("_")
     size = kind if not name.endswith("_small") else "lra_small" if kind == "lra" else "small"
     L, width, heads, glu, ffn, vocab_size = SIZES[size]
@@ -187,13 +187,13 @@ def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mechanisms(layers: Any) -> set[str]:
-    """The mechanisms that layers name; what is no list of strings is left for the check of the fields."""
+    """The mechanisms that `layers` name; anything but a list of strings is left to the check of the fields."""
     named = layers if isinstance(layers, list | tuple) else ()
     return {mechanism for layer in named if isinstance(layer, str) for mechanism in layer.split("+")}
 
 
 def _options(system: str, mechanism: str, kind: str, size: str, length: Any) -> dict[str, Any]:
-    """The options of a mechanism in models of one kind and size, and of this length where it is built for one."""
+    """The options of a mechanism in models of one kind and size; a bounded mechanism also gets the length."""
     systems = {mechanism: ("", "", {}), **_systems()}
     found = dict(systems[system][2].get(mechanism) or systems[mechanism][2].get(mechanism, {}))
     for field, values in (("dropout", ATTENTION_DROPOUT), ("positions", RELATIVE_POSITIONS)):
@@ -205,7 +205,7 @@ def _options(system: str, mechanism: str, kind: str, size: str, length: Any) -> 
 
 
 def _unit(system: str, kind: str, size: str) -> dict[str, Any]:
-    """The fields in which a preset of gated units differs."""
+    """The fields that differ in a preset of gated units."""
     return {
         "layers": [system] * UNIT_LAYERS[size],
         "norm": UNIT_NORM[kind],
@@ -216,7 +216,7 @@ def _unit(system: str, kind: str, size: str) -> dict[str, Any]:
 
 
 def _merge(table: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`table` with `overrides`; what is no table of tables under `options` is left for the check of the fields."""
+    """`table` with `overrides`; malformed `options` are left to the check of the fields."""
     merged = {**table, **overrides}
     given = overrides.get("options")
     if isinstance(given, Mapping) and all(isinstance(options, Mapping) for options in given.values()):

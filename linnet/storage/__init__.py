@@ -1,4 +1,4 @@
-"""What linnet keeps on disk: files, checkpoints and run folders, safe against kills, full disks and damage."""
+"""Storage: files, checkpoints and run folders that survive kills, full disks and damage."""
 
 from linnet.storage.checkpoint import (
     Checkpoint,

@@ -1,4 +1,4 @@
-"""Checkpoints: folders that are written whole or not at all, and verified before any of it is used.
+"""Checkpoints: folders that are written atomically and verified before use.
 
 A checkpoint is a folder `step-N` of four files; its manifest holds the size and SHA-256 of the other three.
 Nothing in it depends on the time, so the same training state always gives the same bytes.
@@ -44,7 +44,7 @@ class CheckpointError(LinnetError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What one `step-N` folder holds, after verification."""
+    """The verified content of one `step-N` folder."""
 
     path: Path
     step: int
@@ -54,9 +54,9 @@ class Checkpoint:
 
     @property
     def position(self) -> Position:
-        """Where the run stands that wrote this checkpoint."""
+        """The progress of the run that wrote this checkpoint."""
         if self.state.get("position") is None:
-            raise CheckpointError(f"{self.path / 'state.json'} has no position: a run cannot go on from it")
+            raise CheckpointError(f"{self.path / 'state.json'} has no position: a run cannot resume from it")
         return Position(**self.state["position"])
 
 
@@ -67,9 +67,9 @@ def save_checkpoint(
     optimizer: Mapping[str, Tensor],
     state: Mapping[str, Any],
 ) -> Path:
-    """Write `folder/step-N` under a temporary name, put it on the disk, and only then give it its name.
+    """Write `folder/step-N` under a temporary name, flush it to disk, and only then rename it.
 
-    An older `step-N` is replaced. A failure leaves what was there before, and becomes a one-line LinnetError.
+    Replaces an older `step-N`. A failure leaves the old content in place and raises a one-line LinnetError.
     """
     folder = Path(folder)
     final = folder / f"step-{step}"
@@ -95,10 +95,10 @@ def save_checkpoint(
 
 
 def read_checkpoint(path: str | Path, optimizer: bool = True, model: bool = True) -> Checkpoint:
-    """Verify what is wanted of a `step-N` folder, before any tensor is parsed, then read it.
+    """Verify the wanted parts of a `step-N` folder before any tensor is parsed, then read them.
 
-    Of tensors that are not wanted only the size of their file is checked. Damage, and content that linnet would not
-    have written, is a CheckpointError that names the file.
+    For tensors that are not wanted, only the file size is checked. Damage, and content that linnet would not have
+    written, raises a CheckpointError that names the file.
     """
     path = Path(path)
     manifest = _read_manifest(path)
@@ -117,31 +117,31 @@ def read_checkpoint(path: str | Path, optimizer: bool = True, model: bool = True
 
 
 def newest_checkpoint(folder: str | Path, warn: Callable[[str], None], optimizer: bool = True) -> Checkpoint | None:
-    """The valid checkpoint of the highest step, or None; warns of each damaged one that is passed over."""
+    """The valid checkpoint of the highest step, or None; warns about each damaged one that it skips."""
     for step in reversed(steps(folder)):
         try:
             return read_checkpoint(Path(folder) / f"step-{step}", optimizer)
         except CheckpointError as error:
-            warn(f"{error}; this checkpoint is passed over")
+            warn(f"{error}; this checkpoint is skipped")
     return None
 
 
 def steps(folder: str | Path) -> list[int]:
-    """The steps of which `folder` has a checkpoint, valid or not, in ascending order."""
+    """The steps with a checkpoint in `folder`, valid or not, in ascending order."""
     names = [path.name for path in Path(folder).glob("step-*")]
     return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-(0|[1-9][0-9]*)", name))
 
 
 def to_keep(folder: str | Path, step: int, best: int | None) -> set[int]:
-    """What `prune` should keep after a save at `step`: that one, the one before it, and the best."""
+    """The steps that `prune` should keep after a save at `step`: that one, the one before it, and the best."""
     last_two = [n for n in steps(folder) if n <= step][-2:]
     return {*last_two, *([] if best is None else [best])}
 
 
 def prune(folder: str | Path, keep: set[int]) -> str:
-    """Remove the checkpoints of other steps than `keep`; each loses its name first, so none is half gone.
+    """Remove the checkpoints of steps not in `keep`; each is renamed first, so none is left half removed.
 
-    Returns the first removal that failed, in one line, or nothing.
+    Returns the first failure in one line, or an empty string.
     """
     failures = []
     for step in steps(folder):
@@ -155,13 +155,13 @@ def prune(folder: str | Path, keep: set[int]) -> str:
 
 
 def _manifest(content: dict[str, Any]) -> bytes:
-    """The only bytes that a manifest of this content can have, its own SHA-256 among them."""
+    """The only valid bytes of a manifest with this content, including its own SHA-256."""
     own = hashlib.sha256(dump_json(content, MANIFEST)).hexdigest()
     return dump_json({**content, "sha256": own}, MANIFEST)
 
 
 def _publish(temporary: Path, final: Path) -> None:
-    """Give a finished folder its name; one that had it is set aside, restored on failure, removed at last."""
+    """Rename a finished folder; an older one of that name is set aside, restored on failure, and removed last."""
     aside = final.with_name(f".linnet-{final.name}.old")
     replaces = final.exists()
     if replaces:
@@ -177,7 +177,7 @@ def _publish(temporary: Path, final: Path) -> None:
 
 
 def _read_manifest(path: Path) -> Manifest:
-    """The manifest of a checkpoint, proven whole, once the folder has exactly the files that it lists."""
+    """The verified manifest of a checkpoint; raises unless the folder has exactly the files that it lists."""
     raw = _read(path / MANIFEST)
     try:
         content = json.loads(raw)
@@ -200,7 +200,7 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def _state(path: Path, raw: bytearray, step: int) -> dict[str, Any]:
-    """The state of the training, once it is one that linnet writes and its position is that of the folder."""
+    """The training state; raises unless linnet could have written it and its step is that of the folder."""
     try:
         table = json.loads(raw)
         state = State(**table)
@@ -214,7 +214,7 @@ def _state(path: Path, raw: bytearray, step: int) -> dict[str, Any]:
 
 
 def _read_listed(path: Path, entry: Entry, wanted: bool) -> bytearray:
-    """A file's content, once its size and SHA-256 are those of the manifest; of one not wanted, only the size is."""
+    """A file's content, checked against the size and SHA-256 in the manifest; if not wanted, only the size."""
     try:
         with reading(path) as (descriptor, size):
             if size != entry.size:
@@ -223,12 +223,12 @@ def _read_listed(path: Path, entry: Entry, wanted: bool) -> bytearray:
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     if digest != entry.sha256:
-        raise CheckpointError(f"{path} is damaged: its SHA-256 is not that of what was written")
+        raise CheckpointError(f"{path} is damaged: its SHA-256 is not the one in the manifest")
     return data
 
 
 def _read(path: Path) -> bytes:
-    """A small file's content; if it cannot be had, the checkpoint is damaged."""
+    """The content of a small file; if it cannot be read, the checkpoint is damaged."""
     try:
         return read_regular(path, LARGEST)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read only if they are regular; JSON that says the same again."""
+"""Files that are written atomically and read only if they are regular; JSON that survives a round trip."""
 
 import contextlib
 import errno
@@ -19,12 +19,12 @@ from linnet.errors import LinnetError
 
 CHUNK = 1 << 20  # bytes
 LARGEST_JSON = 1 << 30  # bytes
-IDLE = 600.0  # seconds without a change after which nobody writes a temporary file any more
-TEMPORARY = re.compile(r"\.linnet-.*-([0-9]+)-[0-9a-f]{8}\.tmp")  # with the number of the process that writes it
+IDLE = 600.0  # seconds without a change after which a temporary file counts as abandoned
+TEMPORARY = re.compile(r"\.linnet-.*-([0-9]+)-[0-9a-f]{8}\.tmp")  # with the id of the process that writes it
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
-    """Write a file: its name shows the old content or all of the new, also after a kill or a power cut."""
+    """Write a file atomically: it has the old content or all of the new, even after a kill or a power cut."""
     path = Path(path)
     temporary = temporary_name(path)
     with one_line_errors("write", path, temporary):
@@ -39,18 +39,18 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_json(path: str | Path, value: object) -> None:
-    """`write_atomic` for JSON with sorted keys; NaN and infinity are refused with the name of their field."""
+    """`write_atomic` for JSON with sorted keys; raises for NaN and infinity, naming the field."""
     write_atomic(path, dump_json(value, Path(path).name))
 
 
 def dump_json(value: object, name: str) -> bytes:
-    """The one JSON form of `value`, which is called `name` if it holds what JSON would not give back."""
+    """The canonical JSON of `value`; an error about something that JSON would change calls it `name`."""
     _check_plain(value, name)
     return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
 def read_json(path: str | Path) -> Any:
-    """The content of a JSON file; a missing or malformed one is a one-line error that names it."""
+    """The content of a JSON file; an error about a missing or malformed file names it."""
     with one_line_errors("read", Path(path)):
         data = read_regular(path, LARGEST_JSON)
     try:
@@ -60,20 +60,20 @@ def read_json(path: str | Path) -> Any:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` that nobody else writes to and that `clean` knows."""
+    """A unique name beside `path` that `clean` recognizes."""
     path = path.absolute()  # "." has no name
     return path.with_name(f".linnet-{path.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
 def beside(folder: Path, ending: str) -> Path:
-    """The file next to a folder that has its whole name: runs/a.b and .md give runs/a.b.md."""
+    """The file next to a folder, named after it: runs/a.b and .md give runs/a.b.md."""
     named = folder if folder.name not in ("", "..") else folder.resolve()  # "." has no name
     return named.with_name(f"{named.name}{ending}")
 
 
 @contextlib.contextmanager
 def one_line_errors(verb: str, path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """A failure of the system becomes one line that names `path`; whatever fails, `temporary` is removed."""
+    """Turn an OSError into one line that names `path`; after any failure, `temporary` is removed."""
     try:
         yield
     except BaseException as error:
@@ -85,10 +85,10 @@ def one_line_errors(verb: str, path: Path, temporary: Path | None = None) -> Ite
 
 
 def clean(folder: str | Path, older_than: float = 0.0, shared: bool = False) -> str:
-    """Remove what killed writers left in `folder`: our temporary names, at least so many seconds old.
+    """Remove the temporary files that killed writers left in `folder`, if they are at least `older_than` seconds old.
 
-    A checkpoint that was set aside for its successor, which never came, gets its name back. In a `shared` folder, which
-    no lock keeps for us, what a living process may be writing stays. Returns the first failure, or nothing.
+    A checkpoint that was set aside but never replaced gets its name back. In a `shared` folder, which no lock protects,
+    files that a living process may be writing stay. Returns the first failure, or an empty string.
     """
     failures = []
     for path in [] if shared else sorted(Path(folder).glob(".linnet-*.old")):
@@ -103,21 +103,21 @@ def clean(folder: str | Path, older_than: float = 0.0, shared: bool = False) -> 
 
 
 def _held(path: Path) -> bool:
-    """Whether another living process of this machine has the number in a temporary name."""
+    """Whether the process id in a temporary name belongs to another living process of this machine."""
     found = TEMPORARY.fullmatch(path.name)
     if found is None or len(found[1]) > 9 or int(found[1]) == os.getpid():
-        return found is None  # not a name of ours: not for us to remove
+        return found is None  # not one of our names, so it must not be removed
     try:
         os.kill(int(found[1]), 0)
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # another user's
+        return True  # it belongs to another user
     return True
 
 
 def _idle(path: Path) -> float:
-    """Seconds since the last change of a file, or of anything in a folder; it may be gone already."""
+    """Seconds since the last change of a file, or of anything in a folder, which may already be gone."""
     times = []
     for place in (path, *(path.iterdir() if path.is_dir() and not path.is_symlink() else ())):
         with contextlib.suppress(FileNotFoundError):
@@ -126,7 +126,7 @@ def _idle(path: Path) -> float:
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file; for anything else, which could block or never end, an OSError."""
+    """A descriptor of a regular file; anything else could block or never end, so it raises OSError."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -145,7 +145,7 @@ def reading(path: str | Path) -> Iterator[tuple[int, int]]:
 
 
 def read_regular(path: str | Path, largest: int) -> bytes:
-    """The content of a regular file of at most so many bytes; otherwise an OSError."""
+    """The content of a regular file of at most `largest` bytes; otherwise raises OSError."""
     with reading(path) as (descriptor, size):
         if size > largest:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {largest:,} are read", str(path))
@@ -153,13 +153,13 @@ def read_regular(path: str | Path, largest: int) -> bytes:
 
 
 def read_hashed(path: str | Path) -> tuple[bytearray, str]:
-    """The content of a regular file, and the SHA-256 of just these bytes."""
+    """The content of a regular file, and the SHA-256 of exactly these bytes."""
     with reading(path) as (descriptor, size):
         return read_bytes(descriptor, size)
 
 
 def read_bytes(descriptor: int, size: int) -> tuple[bytearray, str]:
-    """The first bytes of an open file, and the SHA-256 of just these."""
+    """The first `size` bytes of an open file, and their SHA-256."""
     data, done, digest = bytearray(size), 0, hashlib.sha256()
     view = memoryview(data)
     while done < size:
@@ -172,7 +172,7 @@ def read_bytes(descriptor: int, size: int) -> tuple[bytearray, str]:
 
 
 def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, object]:
-    """A new file of these parts, on the disk when the call returns; returns its size and SHA-256."""
+    """Write a new file from these parts and flush it to disk; returns its size and SHA-256."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     size, digest = 0, hashlib.sha256()
     try:
@@ -187,14 +187,14 @@ def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, obje
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """The system may take less than it is given, and takes at most 2 GB."""
+    """Write all data: one system call may write less than it is given, and at most 2 GB."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk, where its file system has such a call."""
+    """Flush the names in a folder to disk, if its file system supports that."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -206,21 +206,21 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove(path: Path) -> str:
-    """Remove a file or a folder as far as the system allows; never raises. Returns what is left and why, or nothing."""
+    """Remove a file or a folder; never raises. Returns what could not be removed and why, or an empty string."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
     except FileNotFoundError:
-        return ""  # somebody else was faster
+        return ""  # another process has removed it
     except OSError as error:
         return f"cannot remove {path}: {error.strerror or error}"
     return ""
 
 
 def _check_plain(value: object, name: str) -> None:
-    """Refuse what JSON cannot hold or would change: other types, keys that are no strings, NaN, infinity."""
+    """Raise for values that JSON cannot hold or would change: other types, non-string keys, NaN, infinity."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):

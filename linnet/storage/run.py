@@ -1,4 +1,4 @@
-"""A run's folder: the lock that keeps a second process out, and the log of its metrics."""
+"""A run folder: the lock that keeps a second process out, and the log of metrics."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Any
 from linnet.errors import LinnetError
 from linnet.storage.files import clean, one_line_errors, open_regular, read_hashed, write_all, write_atomic
 
-OURS = b"process "  # so the content of a lock begins
+OURS = b"process "  # the first bytes of a lock file
 
 
 class BusyError(LinnetError):
-    """Another process works in the folder."""
+    """Another process is using the folder."""
 
 
 class RunLock:
-    """`with RunLock(folder):` one process at a time; the lock dies with its owner, however that dies."""
+    """`with RunLock(folder):` admits one process at a time; the lock ends with its owner, even if that is killed."""
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / ".lock"
@@ -45,7 +45,7 @@ class RunLock:
         return self
 
     def _open(self) -> int:
-        """The lock's descriptor; a link or a file of somebody else's, which locking would overwrite, is refused."""
+        """The descriptor of the lock; raises for a link or a foreign file, which locking would overwrite."""
         try:
             descriptor = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except OSError as error:
@@ -67,7 +67,7 @@ _held: set[int] = set()
 
 
 def _let_go() -> None:
-    """A forked child has a copy of the descriptor, with which it would keep the lock of a dead parent."""
+    """Close the locks in a forked child: its copies of the descriptors would keep the lock of a dead parent."""
     while _held:
         os.close(_held.pop())
 
@@ -78,16 +78,16 @@ os.register_at_fork(after_in_child=_let_go)
 class MetricsLog:
     """A file of JSON lines, one record per line, each with its `step`.
 
-    Log all that belongs to a step and call `sync` before the checkpoint of that step is saved: then a run
-    that was killed and resumed leaves the same file as one that was not (if its records hold no times).
+    Append all records of a step and call `sync` before the checkpoint of that step is saved. Then a run that was
+    killed and resumed leaves the same file as an uninterrupted one (if its records hold no times).
     """
 
     def __init__(
         self, path: str | Path, resume_at: int | None = None, mark: Mapping[str, Any] | None = None
     ) -> None:
-        """A new log; with `resume_at`, the old one without torn lines and without records after that step.
+        """Open a new log; with `resume_at`, the old one without torn lines and without records after that step.
 
-        With `mark`, which `sync` returned for the checkpoint that the run goes on from, the old one up to there.
+        With `mark`, which `sync` returned for the checkpoint that the run resumes from, the old one up to there.
         """
         self.path = Path(path)
         if mark is not None:
@@ -109,27 +109,27 @@ class MetricsLog:
         self._digest.update(line)
 
     def sync(self) -> dict[str, Any]:
-        """Put all records on the disk; returns the size and the SHA-256 of the file."""
+        """Flush all records to disk; returns the size and the SHA-256 of the file."""
         with one_line_errors("write", self.path):
             os.fsync(self._descriptor)
         return {"size": self._size, "sha256": self._digest.hexdigest()}
 
     def close(self) -> None:
-        """Give the file back to the system."""
+        """Close the file."""
         os.close(self._descriptor)
 
 
 def check_metrics(path: str | Path, mark: Mapping[str, Any] | None) -> None:
-    """Refuse a log whose beginning is not the one that the checkpoint with this `mark` was saved with.
+    """Raise unless the log begins as it did when the checkpoint with this `mark` was saved.
 
-    A checkpoint of an earlier linnet has no mark, and any log passes.
+    A checkpoint of an earlier linnet has no mark, so any log passes.
     """
     if mark is not None:
         _beginning(Path(path), mark)
 
 
 def _beginning(path: Path, mark: Mapping[str, Any]) -> bytes:
-    """The first `size` bytes of a log, once their SHA-256 is that of the mark."""
+    """The first `size` bytes of a log; raises unless their SHA-256 is that of the mark."""
     size, data = mark["size"], b""
     if path.exists() or size:
         with one_line_errors("read", path):
@@ -142,9 +142,9 @@ def _beginning(path: Path, mark: Mapping[str, Any]) -> bytes:
 
 
 def clean_finished(folder: str | Path) -> str:
-    """Remove what a killed process left in a finished run, if there is something and nobody works in the folder.
+    """Remove temporary files that a killed process left in a finished run, unless a process is using the folder.
 
-    A finished run is only read otherwise, so a folder that may not be written to is left as it is.
+    A finished run is only read otherwise, so a folder that is not writable is left as it is.
     """
     places = [Path(folder), Path(folder) / "checkpoints"]
     if not any(True for place in places for _ in place.glob(".linnet-*")):
@@ -156,13 +156,13 @@ def clean_finished(folder: str | Path) -> str:
 
 
 def read_metrics(path: str | Path, mark: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The records of a log, in order, up to `mark`; none if there is no file, and no line that a kill has torn."""
+    """The records of a log, in order, up to `mark`, without a torn last line; empty if there is no file."""
     if not Path(path).exists():
         return []
     with one_line_errors("read", Path(path)):
         lines = read_hashed(path)[0][: None if mark is None else mark["size"]].split(b"\n")
     records = []
-    for line in lines[:-1]:  # what follows the last end of line was never finished
+    for line in lines[:-1]:  # the text after the last line end is incomplete
         with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line)
             if isinstance(record, dict) and isinstance(record.get("step"), int):

@@ -1,6 +1,6 @@
-"""The schemas of what a checkpoint says in JSON: its manifest, and the state of the training beside the weights.
+"""The schemas of the JSON files of a checkpoint: its manifest, and the training state besides the weights.
 
-A value has the type it was written with. A later linnet may add keys to the state; those are passed over.
+Types are strict. A later linnet may add keys to the state; unknown keys are ignored.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -21,7 +21,7 @@ class _Saved(BaseModel):
 
 
 class Entry(_Saved):
-    """A file, or its beginning: its length in bytes and their SHA-256."""
+    """The size in bytes and the SHA-256 of a file, or of its beginning."""
 
     size: Natural
     sha256: Sha256
@@ -49,7 +49,7 @@ class Ties(_Saved):
 
 
 class Manifest(_Saved):
-    """What `manifest.json` says besides its own SHA-256."""
+    """The content of `manifest.json` besides its own SHA-256."""
 
     format: Literal["linnet-checkpoint-1"]
     step: Natural
@@ -58,34 +58,34 @@ class Manifest(_Saved):
 
 
 class Position(_Saved):
-    """Where a run stands; with the weights and the optimizer's state this is all that resuming needs."""
+    """The progress of a run; with the weights and the optimizer state this is all that resuming needs."""
 
-    model_config = ConfigDict(frozen=False)  # the training loop counts in it
+    model_config = ConfigDict(frozen=False)  # the training loop updates it
 
     step: Natural = 0  # updates done
     tokens: Natural = 0  # read so far
     evaluated: Natural = 0  # the step of the last evaluation
     best_step: Natural | None = None
-    best_loss: float | None = None  # or what else the task ranks by
+    best_loss: float | None = None  # or another number that the task ranks by
     loss: float = 0.0  # summed since the last record
-    terms: Natural = 0  # in that sum
+    terms: Natural = 0  # number of terms in that sum
     updates: Natural = 0  # since the last record
-    norms: list[float] = []  # of their gradients, summed: of all, then of each layer
-    squares: list[float] = []  # of the squared norms
+    norms: list[float] = []  # sums of gradient norms over these updates: of the model, then of each layer
+    squares: list[float] = []  # sums of the squared norms
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         if self.evaluated > self.step or (self.best_step or 0) > self.evaluated or self.updates > self.step:
-            raise ValueError("an evaluation, the best step or the number of updates lies after the step")
+            raise ValueError("an evaluation, the best step or the number of updates is beyond the step")
         if (self.best_step is None) != (self.best_loss is None):
-            raise ValueError("best_step and best_loss do not go together")
+            raise ValueError("best_step and best_loss must be set together")
         if len(self.norms) != len(self.squares) or bool(self.norms) != bool(self.updates):
-            raise ValueError("norms and squares are not those of the updates")
+            raise ValueError("norms and squares do not match the updates")
         return self
 
 
 class State(_Saved):
-    """What `state.json` says; a checkpoint of an earlier linnet lacks some of it."""
+    """The content of `state.json`; a checkpoint of an earlier linnet lacks some of it."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -101,7 +101,7 @@ class State(_Saved):
 
 
 def fault(error: ValidationError) -> str:
-    """The first thing that a schema refuses, in one line."""
+    """The first error of a schema, in one line."""
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))
     message = first["msg"].removeprefix("Value error, ")

@@ -1,6 +1,6 @@
-"""Named tensors as safetensors bytes: written part by part without a copy of the whole, parsed without code.
+"""Named tensors as safetensors bytes: written part by part without copying the whole, parsed without executing code.
 
-The format is a length (8 bytes), a JSON header, and the numbers of all tensors one after the other.
+The format is a length (8 bytes), a JSON header, and the data of all tensors one after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from linnet.storage.state import fault
 if TYPE_CHECKING:
     from torch import Tensor, dtype
 
-# The types of torch that are stored, in the order of the safetensors library: the widest comes first in a file.
+# The torch types that can be stored, in the order of the safetensors library: the widest comes first in a file.
 TYPES = {
     "U64": "uint64",
     "I64": "int64",
@@ -42,7 +42,7 @@ Size = Annotated[int, Field(ge=0, le=2**62)]
 
 
 class _Entry(BaseModel):
-    """What the header says about one tensor."""
+    """The header entry of one tensor."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -55,7 +55,7 @@ _HEADER = TypeAdapter(dict[str, _Entry])
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> tuple[Iterator[bytes | memoryview], dict[str, str]]:
-    """The parts of a safetensors file, made one at a time, and the ties: a name stored under another -> that one."""
+    """The parts of a safetensors file, yielded one at a time, and the ties: a shared name -> the stored name."""
     stored: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     places: dict[tuple[object, ...], str] = {}
@@ -81,7 +81,7 @@ def _stored_type(name: str, dtype: dtype) -> str:
 
 
 def _parts(stored: Mapping[str, Tensor], types: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """The header, then the bytes of each tensor: of one on the CPU without gaps, its own memory."""
+    """The header, then the bytes of each tensor; a contiguous CPU tensor is not copied."""
     import torch
 
     entries, end = {}, 0
@@ -97,9 +97,9 @@ def _parts(stored: Mapping[str, Tensor], types: Mapping[str, str]) -> Iterator[b
 
 
 def unpack_tensors(data: bytearray, tied: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors of `pack_tensors`, in the memory of `data`; tied names get one and the same tensor.
+    """The tensors of `pack_tensors`, as views of `data`; tied names share one tensor.
 
-    Bytes that linnet would not have written are a LinnetError.
+    Raises LinnetError for bytes that linnet would not have written.
     """
     try:
         tensors = _tensors(data)
@@ -114,7 +114,7 @@ def unpack_tensors(data: bytearray, tied: Mapping[str, str]) -> dict[str, Tensor
 
 
 def _tensors(data: bytearray) -> dict[str, Tensor]:
-    """Views of the numbers behind the header, once every byte belongs to exactly one tensor."""
+    """Views of the data after the header; raises unless every byte belongs to exactly one tensor."""
     import torch
 
     length = int.from_bytes(data[:8], "little")
@@ -131,7 +131,7 @@ def _tensors(data: bytearray) -> dict[str, Tensor]:
         if entry.data_offsets != [begin, end] or start + end > len(data):
             raise ValueError(f"the place of {name} is {entry.data_offsets}")
         numbers = memoryview(data)[start + begin : start + end]
-        flat = torch.frombuffer(numbers, dtype=kind) if count else torch.empty(0, dtype=kind)  # it takes no empty one
+        flat = torch.frombuffer(numbers, dtype=kind) if count else torch.empty(0, dtype=kind)
         tensors[name] = flat.view(entry.shape)
     if start + end != len(data):
         raise ValueError(f"{len(data) - start - end} bytes belong to no tensor")
@@ -139,7 +139,7 @@ def _tensors(data: bytearray) -> dict[str, Tensor]:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A JSON object none of whose keys occurs twice."""
+    """A JSON object; raises if a key occurs twice."""
     table = dict(pairs)
     if len(table) < len(pairs):
         raise ValueError("a name occurs twice")

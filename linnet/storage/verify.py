@@ -1,4 +1,4 @@
-"""Every file of a run or of an exported model, checked against the hashes that were written with it."""
+"""Check every file of a run or of an exported model against its recorded hashes."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,18 +12,18 @@ from linnet.storage.run import check_metrics, read_metrics
 
 
 class Finding(NamedTuple):
-    """One group of files: whole or not, and what was found."""
+    """One group of files: whether it is intact, and what was found."""
 
     name: str
     ok: bool
     found: str
 
 
-Load = Callable[[Path, int | None], object]  # loads a run at a step, or an exported model; an error if it cannot
+Load = Callable[[Path, int | None], object]  # loads a run at a step, or an exported model; raises if it cannot
 
 
 def verify(folder: str | Path, load: Load) -> list[Finding]:
-    """Verify a run, its pretraining too, or an exported model: all hashes, and that each model loads."""
+    """Verify a run, including its pretraining, or an exported model: all hashes, and that each model loads."""
     folder = Path(folder)
     if (folder / "config.toml").is_file():
         found = list(_run(folder, load))
@@ -50,7 +50,7 @@ def _run(folder: Path, load: Load) -> Iterator[Finding]:
         for mark in marks:
             check_metrics(folder / "metrics.jsonl", mark)
         records = len(read_metrics(folder / "metrics.jsonl"))
-        return f"{records} records" + ("" if marks else ", of which no checkpoint holds the SHA-256")
+        return f"{records} records" + ("" if marks else ", without a SHA-256 in any checkpoint")
 
     saved = steps(folder / "checkpoints")
     for step in saved:
@@ -78,7 +78,7 @@ def _export(folder: Path, load: Load) -> Iterator[Finding]:
 
 
 def _tokenizer(folder: Path, hashes: set[Any]) -> str:
-    """The size of a tokenizer whose SHA-256 is the one wanted."""
+    """The size of the tokenizer; raises unless its SHA-256 is the recorded one."""
     path = folder / "tokenizer.json"
     with one_line_errors("read", path):
         data, found = read_hashed(path)

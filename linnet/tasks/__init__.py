@@ -1,1 +1,1 @@
-"""Tasks: data, output, loss and metric of what a model is trained for, one file each under `@TASK.add`."""
+"""Tasks: the data, output, loss and metric that a model is trained with. One file each, registered by `@TASK.add`."""

@@ -1,10 +1,10 @@
-"""What the training loop asks of a task: its [data] table, its batches, its loss, its metrics, its checkpoint.
+"""The interface between a task and the training loop: its [data] table, batches, loss, metrics and checkpoint rule.
 
-A task turns sample numbers into batches, a batch into a loss, and sums of losses into metrics. All of it is a
-pure function of the seed and of numbers that count from the start of the run, so nothing has to be saved.
+A task turns sample numbers into batches, a batch into a loss, and sums of losses into metrics. All of this is a pure
+function of the seed and of counters that start with the run, so nothing has to be saved.
 
-The file of a task imports torch only inside its functions. So one class declares everything about a task, its [data]
-table included, and a mistake in a recipe is still reported before torch is imported, which takes seconds.
+A task file imports torch only inside its functions. So one class declares everything about a task, including its [data]
+table, and a mistake in a recipe is still reported before the slow import of torch.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 Batch = dict[str, "Tensor"]
 Sums = dict[str, Any]  # numbers and arrays
 Indices = NDArray[np.int64]
-Work = Callable[[str], Callable[[int, int], None]]  # announces a piece of work, returns its progress(done, in all)
+Work = Callable[[str], Callable[[int, int], None]]  # announces a piece of work, returns its progress(done, total)
 
-EVALUATION = 2**32  # the "epoch" of what an evaluation draws: never reached by training, so the same each time
+EVALUATION = 2**32  # the "epoch" of an evaluation's random draws: training never reaches it, so they never change
 
 
 class Task(ABC):
     """Data, output, loss, metric and checkpoint rule of one run."""
 
-    Data: ClassVar[type[DataSettings]]  # the [data] table; every one has a `context`, the length of a sample
+    Data: ClassVar[type[DataSettings]]  # the [data] table; it always has a `context`, the length of a sample
     output: ClassVar[str]  # the model's output that this task trains
-    scored: ClassVar[Literal["best", "last"]] = "last"  # the checkpoint whose score is the run's; `rank` says the best
-    validates_on_test: ClassVar[bool] = False  # where a benchmark has no samples of its own for validation
+    scored: ClassVar[Literal["best", "last"]] = "last"  # the checkpoint that counts as the result; `rank` finds "best"
+    validates_on_test: ClassVar[bool] = False  # True if a benchmark has no validation split of its own
     data: Any
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
     ) -> None:
-        """Prepare the data. `cache` keeps what is slow to prepare; `folder` is that of the run, where it exists."""
+        """Prepare the data. `cache` stores what is slow to prepare; `folder` is the run folder, if it exists."""
         self.config = config
         self.data = config.data
         place = getattr(config.data, "cache", None)
@@ -59,12 +59,12 @@ class Task(ABC):
 
     @staticmethod
     def places(data: Any) -> dict[str, Path]:
-        """Default paths, by key of [data], for those that the configuration does not set."""
+        """Default paths, by key of [data], for paths that the configuration does not set."""
         return {}
 
     @staticmethod
     def fresh(data: Any) -> dict[str, Any]:
-        """Settings that a new run writes down where its recipe leaves them open, by key of [data]."""
+        """Settings that a new run records if its recipe leaves them open, by key of [data]."""
         return {}
 
     def remarks(self) -> list[str]:
@@ -83,29 +83,29 @@ class Task(ABC):
 
     @staticmethod
     def denoising(data: Any) -> DataSettings | None:
-        """The settings with which a model is pretrained on the task's own training samples; None: it cannot be."""
+        """The settings to pretrain a model on the task's own training samples; None if the task cannot."""
         return None
 
     @staticmethod
     def rank(metrics: Mapping[str, Any]) -> float:
-        """The number that decides which checkpoint is the best on the validation split: lower is better."""
+        """The number that ranks checkpoints on the validation split; lower is better."""
         return float(metrics["loss"])
 
     @classmethod
     def planned_fields(cls, data: Any, pretrain: bool = False) -> dict[str, Any]:
-        """The fields of the model that the configuration decides before the data are read."""
+        """The model fields that the configuration determines before the data are read."""
         return {}
 
     @abstractmethod
     def model_fields(self) -> dict[str, Any]:
-        """The fields of the model that the data decide, such as the size of its vocabulary."""
+        """The model fields that the data determine, such as the vocabulary size."""
 
     def different_tokens(self) -> int:
         """Number of distinct tokens, including those the task adds, such as the mask."""
         return int(self.model_fields()["vocab_size"])
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raise if the model has another output, or lacks an embedding for a token or a position."""
+        """Raise if the model has the wrong output, or lacks an embedding for a token or a position."""
         output = self.model_fields().get("output", self.output)
         if model.output != output:
             raise InputError(f"model.output is {model.output!r}: the task {self.config.task} needs {output!r}")
@@ -121,11 +121,11 @@ class Task(ABC):
 
     @abstractmethod
     def fingerprint(self) -> dict[str, str]:
-        """Hashes of the data by split; a run resumes only with the data it was begun with."""
+        """Hashes of the data by split; a run resumes only with the data it was started with."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write what belongs to a run besides its weights, such as the tokenizer."""
+        """Write what a run needs besides its weights, such as the tokenizer."""
 
     @abstractmethod
     def count(self, split: str) -> int:
@@ -133,10 +133,10 @@ class Task(ABC):
 
     @abstractmethod
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
-        """The tensors of these samples; what is random in a sample is drawn anew in each epoch."""
+        """The tensors of these samples; randomness in a sample is redrawn in each epoch."""
 
     def parts(self, batch: Batch) -> list[Batch]:
-        """The parts of a batch that are computed at once: one, unless a task has a faster way to the same sums."""
+        """The parts of a batch to compute one by one: the whole batch, unless smaller parts are faster."""
         return [batch]
 
     @abstractmethod
@@ -144,7 +144,7 @@ class Task(ABC):
         """The summed loss of a batch, and the number of terms in the sum."""
 
     def measure(self, model: nn.Module, batch: Batch) -> Sums:
-        """The sums of one batch for an evaluation: the loss, its number of terms, and other counts of a task."""
+        """The sums of one batch for an evaluation: the loss, its number of terms, and other counts."""
         loss, terms = self.loss(model, batch)
         return {"loss": float(loss), "terms": terms}
 
@@ -199,7 +199,7 @@ class Task(ABC):
 
 
 def tensors(arrays: Mapping[str, NDArray[Any]]) -> Batch:
-    """A batch of arrays as tensors that share their memory."""
+    """Arrays as tensors that share their memory."""
     import torch
 
     return {name: torch.from_numpy(array) for name, array in arrays.items()}

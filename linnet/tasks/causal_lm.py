@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @TASK.add("causal_lm")
 class CausalLM(TextTask):
-    """A language model reads a block and predicts each of its tokens from those before it in the block."""
+    """A language model predicts each token of a block from the tokens before it in the block."""
 
     output = "causal_lm"
 
@@ -30,7 +30,7 @@ class CausalLM(TextTask):
         """Cross entropy in nats, summed over the real tokens."""
         targets = batch["targets"].flatten()
         logits = model(batch["ids"]).flatten(0, 1)  # (B*N, V)
-        # Padding stands only at the end of a block, where a causal model's real tokens do not see it.
+        # Padding is only at the end of a block, where the real tokens of a causal model do not see it.
         return summed_loss(logits, targets), int((targets != IGNORE).sum())
 
     def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:

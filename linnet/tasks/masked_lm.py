@@ -1,4 +1,4 @@
-"""Guess masked tokens: 15 % of each block, of which 80 % become the mask, 10 % a random token and 10 % stay."""
+"""Predict masked tokens: 15 % of each block, of which 80 % become the mask, 10 % a random token and 10 % stay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @TASK.add("masked_lm")
 class MaskedLM(TextTask):
-    """A bidirectional model reads a block with gaps. Masks are drawn anew in each epoch, for evaluation once."""
+    """A bidirectional model predicts masked tokens. Masks are redrawn in each epoch; for evaluation they are fixed."""
 
     output = "masked_lm"
     needs_mask = True

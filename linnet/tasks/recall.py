@@ -1,4 +1,4 @@
-"""Multi-query associative recall: the share of keys that are answered with their values, by number of pairs."""
+"""Multi-query associative recall, measured by accuracy: the share of keys answered with their values."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from linnet.tasks.base import Batch, Indices, Task, summed_loss, tensors
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-EVALUATED = 1000  # samples of the validation and of the test split
-HASHED = 16  # samples of each split by which a run knows its data
+EVALUATED = 1000  # samples in each of the validation and test splits
+HASHED = 16  # samples of each split that identify the data of a run
 
 
 class RecallData(DataSettings):
@@ -36,17 +36,17 @@ class RecallData(DataSettings):
     def _fit(cls, pairs: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
         most, context, size = max(pairs), info.data.get("context"), info.data.get("vocab_size")
         if list(pairs) != sorted(set(pairs)):
-            raise ValueError("the numbers must rise")
+            raise ValueError("the numbers must increase")
         if context is not None and 3 * most > context:
-            raise ValueError(f"{most} pairs and a question each need data.context = {3 * most}, it is {context}")
+            raise ValueError(f"{most} pairs with one query each need data.context = {3 * most}, but it is {context}")
         if size is not None and 2 * most + 1 > size:
-            raise ValueError(f"{most} keys and as many values need data.vocab_size = {2 * most + 1}, it is {size}")
+            raise ValueError(f"{most} keys and {most} values need data.vocab_size = {2 * most + 1}, but it is {size}")
         return pairs
 
 
 @TASK.add("recall")
 class Recall(Task):
-    """A causal model reads pairs, then names the value of each key that comes again; no sample is read twice."""
+    """A causal model reads pairs, then gives the value of each repeated key; no sample is used twice."""
 
     Data = RecallData
     data: RecallData
@@ -62,7 +62,7 @@ class Recall(Task):
         return self.planned_fields(self.data, self.config.pretrain)
 
     def fingerprint(self) -> dict[str, str]:
-        """SHA-256 of the first samples of each split, which another generator would not give."""
+        """SHA-256 of the first samples of each split, which changes if the generator does."""
         first = {split: self.batch(split, np.arange(HASHED), np.zeros(HASHED, np.int64)) for split in SPLITS}
         return {
             split: hashlib.sha256(b"".join(batch[name].numpy().tobytes() for name in sorted(batch))).hexdigest()
@@ -70,20 +70,20 @@ class Recall(Task):
         }
 
     def save(self, folder: Path) -> None:
-        """Nothing: there is no tokenizer."""
+        """Write nothing: there is no tokenizer."""
 
     def count(self, split: str) -> int:
-        """Number of samples; training has as many as the run reads."""
+        """Number of samples; the training split has as many as the run uses."""
         train = self.config.train
         return train.steps * train.batch * train.accumulate if split == "train" else EVALUATED
 
     def train_batch(self, number: int) -> Batch:
-        """Samples in the order of their numbers, so that they do not depend on the length of the run."""
+        """Samples in the order of their numbers, so they do not depend on the length of the run."""
         size = self.config.train.batch
         return self.batch("train", number * size + np.arange(size), np.zeros(size, np.int64))
 
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
-        """`ids` (B,N), and for its K questions `select`, `targets` and the number of `pairs` of their sample (K,)."""
+        """`ids` (B,N), and for its K queries `select`, `targets` and the number of `pairs` in their sample, (K,)."""
         seed, sizes = self.config.seed, (self.data.context, self.data.vocab_size, self.data.pairs)
         made = [recall_sample((seed, split, int(sample)), *sizes) for sample in samples]
         ids, targets = (np.stack(rows) for rows in zip(*made, strict=True))  # (B, N) each
@@ -97,7 +97,7 @@ class Recall(Task):
         return self._score(model, batch)[0], len(batch["targets"])
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
-        """The loss, and the numbers of questions and of right answers by number of pairs."""
+        """The loss, and the number of queries and of right answers, by number of pairs."""
         loss, right = self._score(model, batch)
         sums = {"loss": float(loss), "terms": len(right)}
         for P in self.data.pairs:

@@ -1,4 +1,4 @@
-"""What the tasks on running text share: a corpus, a tokenizer, and one stream of tokens for each split."""
+"""The shared part of the text tasks: a corpus, a tokenizer, and one stream of tokens per split."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2
 from linnet.errors import InputError
 from linnet.tasks.base import Task, Work
 
-FEWEST = {"bpe": 261, "word": 5}  # tokens: four or five that are no text, and each byte
+FEWEST = {"bpe": 261, "word": 5}  # tokens: the special ones and, for bpe, each byte
 
 
 class TextData(DataSettings):
@@ -35,15 +35,15 @@ class TextData(DataSettings):
     cache: Place = None
 
     def check(self) -> None:
-        """Raise if the corpus and its path, or the tokenizer and its size or files, do not go together."""
+        """Raise if the corpus does not match its path, or the tokenizer its size or files."""
         if self.tokenizer in ("bytes", "gpt2") and self.vocab_size is not None:
             raise InputError(f"data.vocab_size is {self.vocab_size}: the tokenizer {self.tokenizer!r} has its own size")
         if self.corpus == "stdlib" and self.path is not None:
-            raise InputError(f"data.path is {short(self.path)}: data.corpus 'stdlib' has none; 'text' reads your own")
+            raise InputError(f"data.path is {short(self.path)}: data.corpus 'stdlib' takes no path, 'text' does")
         for name in ("valid_path", "test_path", "held_out", "skip_bad"):
             value = getattr(self, name)
             if self.corpus != "text" and value is not None:
-                raise InputError(f"data.{name} is {short(value)}: only data.corpus 'text' has it")
+                raise InputError(f"data.{name} is {short(value)}: only data.corpus 'text' uses it")
         if self.tokenizer != "gpt2" and self.tokenizer_path is not None:
             place = short(self.tokenizer_path)
             raise InputError(f"data.tokenizer_path is {place}: only data.tokenizer 'gpt2' reads files")
@@ -52,11 +52,11 @@ class TextData(DataSettings):
             name = self.tokenizer
             raise InputError(f"data.vocab_size is {self.vocab_size}: the tokenizer {name!r} needs at least {fewest}")
         if self.corpus == "text" and self.path is None:
-            raise InputError("data.path is missing: name your text, as in --set data.path=my.txt")
+            raise InputError("data.path is missing: set it to your text, for example --set data.path=my.txt")
 
 
 class TextTask(Task):
-    """A task on running text: a corpus, a tokenizer, and one stream of tokens for each split, cut in blocks."""
+    """A task on text: a corpus, a tokenizer, and one stream of tokens per split, cut into blocks."""
 
     Data = TextData
     data: TextData
@@ -64,7 +64,7 @@ class TextTask(Task):
 
     @staticmethod
     def places(data: TextData) -> dict[str, Path]:
-        """WikiText-2 and GPT-2's files in LINNET_DATA, if they are needed."""
+        """The folders of WikiText-2 and of GPT-2's files in LINNET_DATA, if needed."""
         found = {}
         if data.corpus == "wikitext" and data.path is None:
             found["path"] = default_wikitext()
@@ -74,7 +74,7 @@ class TextTask(Task):
 
     @staticmethod
     def fresh(data: TextData) -> dict[str, Any]:
-        """The rule by which a new run holds out text; version 0.1 had another and wrote none down."""
+        """How a new run holds out text; version 0.1 used another rule and did not record it."""
         return {"held_out": "auto"} if data.corpus == "text" and data.held_out is None else {}
 
     def __init__(
@@ -94,7 +94,7 @@ class TextTask(Task):
                 raise InputError(f"the {split} split of the corpus is empty: give more text")
 
     def _tokenizer(self) -> Tokenizer:
-        """The tokenizer of the run, or a new one made from the training text."""
+        """The tokenizer of the run, or a new one built from the training text."""
         if self.folder is not None and (self.folder / "tokenizer.json").exists():
             return Tokenizer.load(self.folder / "tokenizer.json")
         if self.data.tokenizer in ("bpe", "word"):
@@ -103,11 +103,11 @@ class TextTask(Task):
 
     @classmethod
     def planned_fields(cls, data: Any, pretrain: bool = False) -> dict[str, Any]:
-        """The vocabulary's size, where the text does not decide it."""
+        """The vocabulary size, if it does not depend on the text."""
         return {} if data.vocab_size is None else {"vocab_size": data.vocab_size}
 
     def remarks(self) -> list[str]:
-        """Which files are read, which are held out and which are passed over."""
+        """The amount of text, and which files are held out or skipped."""
         if self.data.corpus != "text":
             return []
         sizes = ", ".join(f"{split} {self.corpus.size(split):,}" for split in SPLITS)
@@ -117,11 +117,11 @@ class TextTask(Task):
             where = "" if getattr(self.data, f"{split}_path") else f" ({self.corpus.held_out})"
             lines.append(f"held out for {split}{where}: {_few(names)}")
         if self.corpus.passed_over:
-            lines.append(f"passed over: {_few([f'{name} ({why})' for name, why in self.corpus.passed_over])}")
+            lines.append(f"skipped: {_few([f'{name} ({why})' for name, why in self.corpus.passed_over])}")
         return lines
 
     def model_fields(self) -> dict[str, Any]:
-        """The vocabulary's size, and the id of padding."""
+        """The vocabulary size, and the padding id."""
         return {"vocab_size": self.tokenizer.vocab_size, "pad": Tokenizer.pad}
 
     def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
@@ -148,7 +148,7 @@ def _few(names: Sequence[str], most: int = 5) -> str:
 
 
 def make_tokenizer(data: TextData, corpus: Corpus, mask: bool) -> Tokenizer:
-    """The tokenizer that [data] asks for; the size of a BPE follows that of the text unless it is set."""
+    """The tokenizer that [data] asks for; unless it is set, the size of a BPE depends on the size of the text."""
     size = data.vocab_size
     if data.tokenizer == "bpe" and size is None:
         size = fitting_size(corpus.size("train"))

@@ -1,6 +1,6 @@
-"""The audit: `check_attention` over every registered mechanism and over the peers that are installed.
+"""The audit: `check_attention` on every registered mechanism and on the peers that are installed.
 
-The result is plain data, so that the table on the screen, the one in docs/audit.md and the JSON say the same.
+The result is plain data, so the table on the screen, the table in docs/audit.md and the JSON agree.
 """
 
 import math
@@ -21,7 +21,7 @@ from linnet.testing.peers import PEERS, MissingPeerError, Peer, Seeded
 
 HEADS, HEAD_DIM = 2, 8
 REPEAT = "a second call differs"
-COLUMNS = {  # heading -> the check that it shows
+COLUMNS = {  # heading -> name of the check
     "reads future": "reads the future",
     "batch mates": "reads batch mates",
     "padding": "padding changes the result",
@@ -30,11 +30,11 @@ COLUMNS = {  # heading -> the check that it shows
     "bfloat16": "bfloat16 differs from float32",
     "second call": REPEAT,
 }
-Group = Literal["ours", "by design", "peer"]  # we answer for "ours"; "by design" leaks and says so
+Group = Literal["ours", "by design", "peer"]  # only "ours" must pass; "by design" leaks and documents it
 
 
 class AuditCheck(TypedDict):
-    """One check of a row; `worst` is None where a result was not finite or the call failed."""
+    """One check of a row; `worst` is None if a result was not finite or the call failed."""
 
     name: str
     worst: float | None
@@ -54,7 +54,7 @@ class AuditRow(TypedDict):
 
 
 class Audit(TypedDict):
-    """What an audit found; `passed` speaks of our own mechanisms only."""
+    """The result of an audit; `passed` refers only to linnet's own mechanisms."""
 
     passed: bool
     versions: dict[str, str]
@@ -64,7 +64,7 @@ class Audit(TypedDict):
 
 @dataclass(frozen=True)
 class AuditCase:
-    """One row to be measured."""
+    """One row to measure."""
 
     name: str
     group: Group
@@ -79,7 +79,7 @@ class AuditCase:
 
 
 def choose_cases(names: Sequence[str] = (), peers: bool = True) -> list[AuditCase]:
-    """The rows in order: ours by name, then the peers; `names` are mechanisms or packages, none means all."""
+    """The rows in order: ours by name, then the peers. `names` are mechanisms or packages; by default all."""
     forms = {"causal": True, "bidirectional": False}
     ours = [
         AuditCase(name, "ours", causal, name)
@@ -99,7 +99,7 @@ def choose_cases(names: Sequence[str] = (), peers: bool = True) -> list[AuditCas
 
 
 def run_audit(cases: Sequence[AuditCase], show: Callable[[int, int], None] = lambda done, total: None) -> Audit:
-    """Measure every case and tell `show` how many are done; a peer that is absent or breaks is skipped, with why."""
+    """Measure every case, calling `show` with progress; a peer that is absent or fails is skipped with the reason."""
     rows: list[AuditRow] = []
     skipped: list[dict[str, str]] = []
     versions = {"python": platform.python_version(), "torch": torch.__version__}
@@ -113,8 +113,8 @@ def run_audit(cases: Sequence[AuditCase], show: Callable[[int, int], None] = lam
             versions[case.peer.package] = str(case.peer.version)
         except MissingPeerError as error:
             skipped.append({"name": case.name, "form": case.form, "reason": str(error)})
-        except Exception as error:  # noqa: BLE001  whatever a foreign library raises is its result, not our failure
-            reason = f"breaks while it is measured: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001  another library may raise anything, and that is its result, not our failure
+            reason = f"failed while it was measured: {type(error).__name__}: {error}"
             skipped.append({"name": case.name, "form": case.form, "reason": reason})
     show(len(cases), len(cases))
     passed = all(row["passed"] for row in rows if row["group"] == "ours")
@@ -124,7 +124,7 @@ def run_audit(cases: Sequence[AuditCase], show: Callable[[int, int], None] = lam
 def _row(case: AuditCase, measure: Callable[[AuditCase], list[Check]]) -> AuditRow:
     start = time.perf_counter()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # of the mechanism's own parameters
+        torch.manual_seed(0)  # for the mechanism's own parameters
         checks = measure(case)
     return {
         "name": case.name,
@@ -151,7 +151,7 @@ def _measure_ours(case: AuditCase) -> list[Check]:
 
 
 def _measure_peer(case: AuditCase) -> list[Check]:
-    """A peer that draws random numbers is measured with fixed ones, but for the check that asks about just that."""
+    """Measure a peer. If it draws random numbers, they are fixed, except in the check of a second call."""
     peer = case.peer
     assert peer is not None
     attention = peer.load(HEADS, HEAD_DIM)
@@ -167,7 +167,7 @@ def _measure_peer(case: AuditCase) -> list[Check]:
 
 
 def cell(row: AuditRow, heading: str) -> tuple[str, bool | None]:
-    """The text of a cell of the table and whether it passed; None where the promise is not made."""
+    """The text of a table cell, and whether the check passed; None if the attention does not promise it."""
     for check in row["checks"]:
         if check["name"] == COLUMNS[heading]:
             return _number(check["worst"]), check["passed"]
@@ -181,12 +181,12 @@ def _number(worst: float | None) -> str:
 
 
 def verdict(row: AuditRow) -> str:
-    """One word."""
+    """The verdict on a row, in one word."""
     return "passes" if row["passed"] else "fails"
 
 
 def markdown(audit: Audit, groups: Sequence[Group]) -> str:
-    """The table of some groups for a document; what fails is bold."""
+    """The Markdown table of these groups; failed checks are bold."""
     columns, lines = ["attention", "form", *COLUMNS, "verdict"], []
     for row in audit["rows"]:
         if row["group"] in groups:
@@ -197,7 +197,7 @@ def markdown(audit: Audit, groups: Sequence[Group]) -> str:
 
 
 def failures(audit: Audit) -> list[str]:
-    """A line for each check that one of ours fails, those without a column too."""
+    """One line per failed check of our own mechanisms, including checks without a column."""
     return [
         f"{row['name']}, {row['form']}: {check['name']}: {_number(check['worst'])} (allowed {_number(check['bound'])})"
         for row in audit["rows"]

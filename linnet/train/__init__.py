@@ -1,1 +1,1 @@
-"""Training: the one loop, its optimizer and schedules, what it logs, and runs as folders on disk."""
+"""Training: the loop, its optimizer and schedules, its logs, and run folders on disk."""

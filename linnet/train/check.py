@@ -1,4 +1,4 @@
-"""What can be checked of a run before torch is imported, so that a mistake is reported within a moment."""
+"""The checks of a run that do not need torch, so that a mistake is reported at once."""
 
 import os
 import re
@@ -11,10 +11,10 @@ from linnet.errors import InputError, LinnetError
 from linnet.models.presets import model_config
 from linnet.registry import TASK
 
-UNKNOWN_SIZE = 1 << 30  # in place of the size of the vocabulary, which the data decide
+UNKNOWN_SIZE = 1 << 30  # stands in for the vocabulary size, which depends on the data
 LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # left by a process that was killed before it wrote anything else
 
-# What may change while a run goes on, besides paths: the machine, the length, and how often to evaluate, save and log.
+# What may change during a run, besides paths: the machine, the length, and how often to evaluate, save and log.
 FREE = {
     *("steps", "device", "threads", "eval_every", "save_every", "log_every", "tensorboard"),
     *("instruments", "instrument_every"),
@@ -22,21 +22,21 @@ FREE = {
 
 
 def check_config(config: RunConfig) -> None:
-    """Raise if a run cannot be begun with this configuration."""
+    """Raise if a run cannot be started with this configuration."""
     model_config({"vocab_size": UNKNOWN_SIZE, **config.model})
     check_tables(config)
 
 
 def check_tables(config: RunConfig) -> None:
-    """Raise if a table other than [model] is wrong; that one is checked where it is parsed."""
-    if config.train.instruments:  # these are known by what they can do, which takes torch
+    """Raise if a table other than [model] is wrong; [model] is checked where it is parsed."""
+    if config.train.instruments:  # checking an instrument needs its class, and so torch
         from linnet.train.watch import check_instruments
 
         check_instruments(config.train.instruments)
     if config.pretrain and TASK[config.task].denoising(config.data) is None:
-        raise InputError(f"pretrain is true: only a task lra/... that classifies has it, not this {config.task}")
+        raise InputError(f"pretrain is true: only the tasks lra/... that classify allow it, not {config.task}")
     if config.train.pretrain_steps and not config.pretrain:
-        raise InputError(f"train.pretrain_steps is {config.train.pretrain_steps}: it goes with pretrain = true only")
+        raise InputError(f"train.pretrain_steps is {config.train.pretrain_steps}: it needs pretrain = true")
     config.data.check()
 
 
@@ -46,17 +46,17 @@ def check_out(out: Path) -> None:
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is a file: a run needs a new or empty folder")
         if out.is_dir() and not all(LEFTOVER.fullmatch(entry.name) for entry in out.iterdir()):
-            hint = f"`linnet resume {out}` goes on with it" if (out / "config.toml").exists() else "name another"
+            hint = f"`linnet resume {out}` continues it" if (out / "config.toml").exists() else "name another folder"
             raise InputError(f"{out} is not empty: {hint}")
         parent = next(place for place in (out, *out.absolute().parents) if place.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise LinnetError(f"cannot write {out}: {parent} is not a folder that may be written to")
+            raise LinnetError(f"cannot write {out}: {parent} is not a writable folder")
     except OSError as error:
         raise LinnetError(f"cannot write {out}: {error.strerror}") from None
 
 
 def run_config(folder: Path) -> RunConfig:
-    """The configuration of a run, its [model] table not yet parsed; a folder that is no run is a one-line error."""
+    """The configuration of a run, with its [model] table unparsed; raises if the folder is not a run."""
     if not (folder / "config.toml").is_file():
         what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
         raise InputError(f"{folder} {what}")
@@ -66,7 +66,7 @@ def run_config(folder: Path) -> RunConfig:
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
-    """Every setting that decides the numbers of a run, by dotted key; the model is one table, without its preset."""
+    """Every setting that affects the numbers of a run, by dotted key; the model is one table, without its preset."""
     model = {key: value for key, value in config.model.items() if key != "preset"}
     flat: dict[str, Any] = {"task": config.task, "seed": config.seed, "pretrain": config.pretrain, "model": model}
     for section, free in (("data", set(config.data.paths())), ("train", FREE)):
@@ -76,39 +76,39 @@ def settings(config: RunConfig) -> dict[str, Any]:
 
 
 def check_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) -> None:
-    """Raise if the configuration differs from that of the checkpoint with this `state`; the first key is named."""
+    """Raise if the configuration differs from that of the checkpoint with this `state`, naming the first key."""
     then, now = state.get("settings"), settings(config)
     if not isinstance(then, dict):
         raise LinnetError(
-            f"{folder}: its checkpoint is of an earlier linnet and does not hold the settings that it was made with: "
-            "it cannot go on; start a new run"
+            f"{folder}: its checkpoint was written by an earlier linnet and does not record its settings: "
+            "it cannot be resumed; start a new run"
         )
-    then = {**settings(parse_config({"task": config.task})), **then}  # a key that there was not yet had its default
+    then = {**settings(parse_config({"task": config.task})), **then}  # a key that did not exist yet had its default
     for key in sorted({*then, *now} - {"model"}):
         if then.get(key) != now.get(key):
             raise InputError(
-                f"{folder / 'config.toml'}: {key} is {short(now.get(key))}, but the run was begun with "
+                f"{folder / 'config.toml'}: {key} is {short(now.get(key))}, but the run was started with "
                 f"{short(then.get(key))}: put it back, or start a new run"
             )
 
 
 def config_difference(begun: RunConfig, planned: RunConfig, also: Iterable[str] = ("steps",)) -> str | None:
-    """The first setting in which a begun run differs from the planned one, in words; None if there is none.
+    """The first setting in which a started run differs from the planned one, in words; None if there is none.
 
-    `also` names keys of [train] to compare although they may change during a run.
+    `also` names keys of [train] that are compared even though they may change during a run.
     """
     then, now = ({**settings(c), **c.train.model_dump(include=set(also))} for c in (begun, planned))
     then["model"], now["model"] = begun.model.get("preset"), planned.model.get("preset")
     for key in now:
         if then[key] != now[key]:
             return f"{key} is {short(now[key])}, not {short(then[key])}"
-    fields = {key: value for key, value in begun.model.items() if key != "options"}  # those follow from the layers
+    fields = {key: value for key, value in begun.model.items() if key != "options"}  # options follow from the layers
     same = model_config({**fields, **planned.model}) == model_config(begun.model)
-    return None if same else "the model is another"
+    return None if same else "the model differs"
 
 
 def check_data(folder: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise if the data are not those of the run, by the hashes of their parts."""
+    """Raise if the data are not those of the run, judging by their hashes."""
     for part, digest in now.items():
         if then.get(part) != digest:
             raise LinnetError(f"{folder}: the data of the run have changed ({part}): put them back, or start a new run")

@@ -1,4 +1,4 @@
-"""Where a model is trained and with which arithmetic: device, precision, deterministic algorithms."""
+"""Device, precision and deterministic algorithms of a training run."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,27 +13,27 @@ from linnet.models.backbone import Model
 
 
 def prepare_model(model: Model, train: TrainConfig, device: torch.device) -> tuple[Model, nn.Module]:
-    """The model that owns the weights, and the one to call: the one place where a model is moved and wrapped."""
+    """The model that owns the weights, and the one to call. Only this function moves and wraps a model."""
     model = model.to(device)
     return model, torch.compile(model) if train.compile else model  # type: ignore[return-value]
 
 
 def pick_device(train: TrainConfig) -> torch.device:
-    """The device that the configuration asks for; "auto" takes a GPU where there is one."""
+    """The device that the configuration asks for; "auto" takes a GPU if there is one."""
     if train.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("train.device is 'cuda': torch finds no GPU here; 'cpu' or 'auto' are allowed")
+        raise InputError("train.device is 'cuda': torch finds no GPU here; use 'cpu' or 'auto'")
     gpu = train.device != "cpu" and torch.cuda.is_available()
     return torch.device("cuda" if gpu else "cpu")
 
 
 def precision(train: TrainConfig, device: torch.device) -> torch.autocast:
-    """Autocast to bfloat16 where the configuration asks for it; the weights stay float32."""
+    """Autocast to bfloat16 if the configuration asks for it; the weights stay float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=train.precision == "bfloat16")
 
 
 @contextlib.contextmanager
 def deterministic(device: torch.device) -> Iterator[None]:
-    """On a CPU, use only algorithms whose result does not depend on how threads race."""
+    """On a CPU, use only deterministic algorithms, whose result does not depend on thread timing."""
     before = torch.are_deterministic_algorithms_enabled()
     if before or device.type != "cpu":
         yield

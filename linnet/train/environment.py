@@ -1,4 +1,4 @@
-"""What the bits of a run depend on besides its configuration: versions, machine and data; recorded and compared."""
+"""Record and compare what the bits of a run depend on besides its configuration: versions, machine and data."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ def check_machine(config: RunConfig) -> None:
 
 
 def versions() -> dict[str, str]:
-    """The versions and the machine that the last bits of a number depend on."""
+    """The versions and the machine, which can change the last bits of a result."""
     return {
         "linnet": __version__,
         "torch": torch.__version__,
@@ -38,7 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def environment(config: RunConfig, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
-    """The content of environment.json: where and on what a run was begun; `data` are the hashes of its data."""
+    """The content of environment.json: where a run was started, and on which data; `data` holds their hashes."""
     return {
         **versions(),
         "python": platform.python_version(),
@@ -54,7 +54,7 @@ def environment(config: RunConfig, task: Task, data: Mapping[str, str]) -> dict[
 
 
 def checkpoint_state(config: RunConfig, data: Mapping[str, str]) -> dict[str, Any]:
-    """What a checkpoint holds besides weights and position, for `resume` to compare."""
+    """What a checkpoint stores besides weights and position, for `resume` to compare."""
     return {
         "versions": versions(),
         "threads": torch.get_num_threads(),
@@ -66,7 +66,7 @@ def checkpoint_state(config: RunConfig, data: Mapping[str, str]) -> dict[str, An
 
 
 def _backend(device: str) -> dict[str, str | None]:
-    """Which implementation of the ops runs on this device, and the SHA-256 of the compiled kernels if it is theirs."""
+    """The backend that the ops use on this device, and the SHA-256 of the compiled kernels if they are used."""
     name = wanted()[0]
     if name is None and device == "cuda":
         name = "torch" if no_triton(device) else "triton"
@@ -76,12 +76,12 @@ def _backend(device: str) -> dict[str, str | None]:
 
 
 def compare_state(before: Mapping[str, Any], now: Mapping[str, Any], screen: Screen) -> None:
-    """Warn where the bits of a run may come out differently."""
+    """Warn if the bits of a resumed run may differ."""
     then = before.get("versions") or {}
     differing = [f"{k} {then.get(k)} then, {v} now" for k, v in now["versions"].items() if then.get(k) != v]
     recorded = [k for k in ("threads", "device", "backend") if k != "backend" or k in before]  # 0.1 had no backend
     differing += [f"{k} {before.get(k)} then, {now[k]} now" for k in recorded if before.get(k) != now[k]]
     if before.get("backend") == now["backend"] and before.get("kernels") != now["kernels"]:
-        differing.append("the kernels are compiled otherwise now")
+        differing.append("the kernels have been compiled differently")
     if differing:
         screen.warn(f"the last bits may differ from an uninterrupted run: {'; '.join(differing)}")

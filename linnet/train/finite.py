@@ -1,4 +1,4 @@
-"""Where a loss, a gradient or a weight stops being finite, for an error that names the place."""
+"""Find where a loss, a gradient or a weight stops being finite, for the error message."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,12 +14,12 @@ class NonFiniteError(LinnetError):
 
 
 def bad_tensors(tensors: Mapping[str, Tensor]) -> list[str]:
-    """The names, in order, whose tensors are not finite everywhere."""
+    """The names of tensors with values that are not finite, in order."""
     return [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
 
 
 def bad_place(model: nn.Module, forward: Callable[[], object]) -> str:
-    """Where a forward pass first leaves the finite numbers: a weight, or else the innermost module."""
+    """Where a forward pass first stops being finite: a weight, or else the innermost module."""
     bad = bad_tensors(dict(model.named_parameters()))
     if bad:
         return f"the weight {bad[0]}"
@@ -43,7 +43,7 @@ def bad_place(model: nn.Module, forward: Callable[[], object]) -> str:
 
 
 def bad_gradient(model: nn.Module) -> str:
-    """The parameter nearest to where a gradient left the finite numbers: backward goes from the last to the first."""
+    """The last parameter whose gradient is not finite: backward goes from the last to the first."""
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     bad = bad_tensors(gradients)
     if bad:

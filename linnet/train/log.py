@@ -1,7 +1,7 @@
-"""The records of a run: on the screen for people, as JSON lines and in TensorBoard for programs.
+"""The records of a run: on the screen, as JSON lines and in TensorBoard.
 
-`metrics.jsonl` holds nothing that depends on time, so that a run that was killed and resumed leaves the same
-file as one that was not; how long things took is in `timings.jsonl`.
+`metrics.jsonl` holds nothing that depends on time, so a run that was killed and resumed leaves the same file as an
+uninterrupted one. Times are in `timings.jsonl`.
 """
 
 import json
@@ -18,8 +18,8 @@ from linnet.storage import MetricsLog, read_metrics, write_text
 class RunLog:
     """The records of a run: on the screen, in `metrics.jsonl` and `timings.jsonl`, and in TensorBoard if asked for.
 
-    `resume_at` is the step of the checkpoint that the run resumes from, `evaluated` that of its last evaluation,
-    `mark` what `sync` returned when it was saved.
+    `resume_at` is the step of the checkpoint that the run resumes from, `evaluated` is the step of its last evaluation,
+    and `mark` is what `sync` returned when it was saved.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RunLog:
         self.screen = screen
         self.steps = train.steps
         board = tensorboard() if train.tensorboard else None  # before any file is opened
-        if evaluated < resume_at:  # the evaluation of this step, if it was due, is done again
+        if evaluated < resume_at:  # an evaluation of this step, if due, is repeated
             for name in ("metrics.jsonl", "timings.jsonl"):
                 _forget_evaluation(folder / name, resume_at)
         self._metrics = MetricsLog(folder / "metrics.jsonl", resume_at, mark)
@@ -43,14 +43,14 @@ class RunLog:
         self._show = screen.work("training")
 
     def step(self, step: int, loss: float, rate: float, left: float) -> None:
-        """Move the bar: tokens per second and the time that is left."""
+        """Update the bar with tokens per second and the time left."""
         if self.screen.bar is not None:
             self._show(step, self.steps)
             note = f"{step}/{self.steps}  loss {loss:.4f}  {rate:,.0f} tokens/s  {_clock(left)} left"
             self.screen.bar.update(self.screen.bar.task_ids[-1], note=note)
 
     def train(self, record: dict[str, Any], seconds: float, timing: dict[str, float], left: float) -> None:
-        """The mean over the updates since the last record; `timing` has their speed and the time spent loading."""
+        """Record the mean over the updates since the last record; `timing` has their speed and loading time."""
         self._add("train", record, seconds, **timing)
         if self.screen.bar is None:
             self.screen.say(
@@ -59,16 +59,16 @@ class RunLog:
             )
 
     def evaluation(self, record: dict[str, Any], seconds: float) -> None:
-        """The metrics of one evaluation."""
+        """Record the metrics of one evaluation."""
         self._add(record["split"], record, seconds)
         self.screen.say(f"step {record['step']}/{self.steps}  {describe(record)}")
 
     def instruments(self, record: dict[str, Any], seconds: float) -> None:
-        """The numbers of the instruments, by layer and head; nothing is shown on the screen."""
+        """Record the numbers of the instruments by layer and head, without printing them."""
         self._add("instruments", record, seconds)
 
     def sync(self) -> dict[str, Any]:
-        """Put all records on the disk, before the checkpoint that they belong to; returns the mark of the metrics."""
+        """Flush all records to disk, before the checkpoint they belong to; returns the mark of the metrics."""
         self._timings.sync()
         return self._metrics.sync()
 
@@ -90,7 +90,7 @@ class RunLog:
 
 
 def _forget_evaluation(path: Path, step: int) -> None:
-    """Remove the records of the evaluation at one step, all at once."""
+    """Remove the records of the evaluation at one step, atomically."""
     records = read_metrics(path)
     kept = [record for record in records if record["step"] != step or record.get("split") in ("train", "instruments")]
     if len(kept) < len(records):
@@ -98,7 +98,7 @@ def _forget_evaluation(path: Path, step: int) -> None:
 
 
 def describe(metrics: dict[str, Any]) -> str:
-    """An evaluation in one line for people."""
+    """An evaluation in one readable line."""
     shown = {name: value for name, value in metrics.items() if isinstance(value, float)}
     values = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in shown.items())
     counts = [f"{metrics[name]:,} {name}" for name in ("tokens", "samples") if name in metrics]
@@ -112,7 +112,7 @@ def _clock(seconds: float) -> str:
 
 
 def tensorboard() -> Callable[..., Any]:
-    """The writer, from the extra `track`."""
+    """TensorBoard's writer class; raises if the extra `track` is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

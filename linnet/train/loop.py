@@ -1,7 +1,7 @@
-"""The training loop, the only one: update, evaluate, save, until the steps are done or a signal comes.
+"""The only training loop: update, evaluate and save until the steps are done or a signal arrives.
 
-The data, the masks and the dropout of an update are functions of the seed and of the update's number, so a
-checkpoint holds no state of any random generator, and a run that was stopped anywhere goes on to the same bits.
+The data, the masks and the dropout of an update are functions of the seed and of the update's number. So a checkpoint
+stores no random state, and a run that was stopped anywhere continues to the same bits.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from linnet.train.watch import Watch
 
 
 class Trainer:
-    """Trains `model` on `task` and saves in `folder/checkpoints`, where `state` goes beside the position."""
+    """Trains `model` on `task` and saves checkpoints in `folder/checkpoints`; `state` is stored in each of them."""
 
     def __init__(self, config: RunConfig, task: Task, model: Model, folder: Path, state: dict[str, Any]) -> None:
         self.config, self.train, self.task, self.state = config, config.train, task, state
@@ -41,21 +41,21 @@ class Trainer:
         self.at = Position()
         self.stop = Stop()
         self._saved: int | None = None
-        self._warned = False  # that a checkpoint could not be removed
+        self._warned = False  # whether it has warned that a checkpoint could not be removed
         self._clock = 0.0  # seconds of updates since the last record
-        self._loading = 0.0  # of which were spent loading batches
-        self._cold: float | None = None  # of which the first update took these, which do not count for the speed
-        self._read = 0  # tokens in the others
+        self._loading = 0.0  # the part of them spent loading batches
+        self._cold: float | None = None  # the part of them spent in the first update, which is left out of the speed
+        self._read = 0  # tokens in the other updates
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint; one of another model is a one-line error."""
+        """Continue from a checkpoint; raises if it belongs to another model."""
         load_weights(self.model, checkpoint.model, checkpoint.path)
         load_optimizer(self.model, self.optimizer, checkpoint.optimizer, checkpoint.step)
         self.at = checkpoint.position
         self._saved = self.at.step
 
     def run(self, log: RunLog) -> Stop:
-        """Train to the end, or until a signal comes; either way the state after the last whole update is saved."""
+        """Train to the end or until a signal arrives; either way, save the state after the last complete update."""
         with self.stop as stop, deterministic(self.device):
             self.model.train()
             while True:
@@ -74,16 +74,16 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done, and the evaluation after the last."""
+        """Whether all steps and the evaluation after the last one are done."""
         return self.at.step >= self.train.steps and self.at.evaluated == self.at.step
 
     def _due(self, every: int) -> bool:
-        """Whether this step is a multiple of `every`, or the last."""
+        """Whether this step is a multiple of `every`, or the last step."""
         step = self.at.step
         return step == self.train.steps or bool(every and step and step % every == 0)
 
     def _timed_update(self, log: RunLog) -> bool:
-        """An update, its time and its record; False if a signal came in between."""
+        """Do an update, time it and record it; False if a signal arrived during it."""
         start, before = time.perf_counter(), self.at.tokens
         done = self._update()
         if done is None:
@@ -100,9 +100,9 @@ class Trainer:
         return True
 
     def _update(self) -> tuple[float, float] | None:
-        """One update, its loss the mean over all terms of its micro-batches; returns rate and norm of the gradients.
+        """Do one update on the mean loss over its micro-batches; returns the learning rate and the gradient norm.
 
-        An update may take long. If a signal comes in between, its gradients are dropped and None is returned: the
+        An update may take long. If a signal arrives during it, its gradients are dropped and None is returned; the
         resumed run computes all of it again, to the same bits.
         """
         train, step = self.train, self.at.step + 1
@@ -116,7 +116,7 @@ class Trainer:
         layers = layer_norms(self.model, max(terms, 1))
         norm = finish_gradients(self.model, max(terms, 1), train.clip, train.clip_value)
         if not math.isfinite(norm):
-            raise NonFiniteError(f"step {step}: {bad_gradient(self.model)} is not finite; nothing of it was saved")
+            raise NonFiniteError(f"step {step}: {bad_gradient(self.model)} is not finite; this step was not saved")
         rate = learning_rate(train, step)
         for group in self.optimizer.param_groups:
             group["lr"], group["betas"] = rate, (first_beta(train, step), train.betas[1])
@@ -129,16 +129,16 @@ class Trainer:
         return rate, norm
 
     def _add_norms(self, norms: list[float]) -> None:
-        """Add the norms of an update's gradients to the sums since the last record."""
+        """Add the gradient norms of an update to the sums since the last record."""
         at = self.at
         at.updates += 1
         at.norms = [a + b for a, b in zip(at.norms or [0.0] * len(norms), norms, strict=True)]
         at.squares = [a + b * b for a, b in zip(at.squares or [0.0] * len(norms), norms, strict=True)]
 
     def _accumulate(self, number: int, step: int) -> tuple[float, int, int] | None:
-        """Add the gradients of one micro-batch; returns its summed loss, the terms in it, and its tokens.
+        """Add the gradients of one micro-batch; returns its summed loss, the number of terms, and its tokens.
 
-        None: a signal came before the last part of it.
+        Returns None if a signal arrived before its last part.
         """
         start = time.perf_counter()
         parts = self.task.parts(to_device(self.task.train_batch(number), self.device))
@@ -153,7 +153,7 @@ class Trainer:
         return loss, terms, tokens
 
     def _add(self, batch: Batch, seed: int, step: int) -> tuple[float, int]:
-        """Add the gradients of a part of a micro-batch; returns its summed loss and the terms in it."""
+        """Add the gradients of a part of a micro-batch; returns its summed loss and the number of terms."""
 
         def forward(model: nn.Module) -> tuple[Tensor, int]:
             torch.manual_seed(seed)  # for dropout
@@ -164,7 +164,7 @@ class Trainer:
         loss = float(total.detach())
         if not math.isfinite(loss):
             place = bad_place(self.model, lambda: forward(self.model))
-            raise NonFiniteError(f"step {step}: the loss is {loss}, first in {place}; nothing of it was saved")
+            raise NonFiniteError(f"step {step}: the loss is {loss}, first in {place}; this step was not saved")
         total.backward()
         return loss, terms
 
@@ -184,13 +184,13 @@ class Trainer:
             self._clock, self._loading, self._cold, self._read = 0.0, 0.0, 0.0, 0
 
     def _measure(self, log: RunLog, watch: Watch) -> None:
-        """Record what the instruments measure at this step."""
+        """Record the measurements of the instruments at this step."""
         start = time.perf_counter()
         record = {"step": self.at.step, "split": "instruments", **watch.read(self.model)}
         log.instruments(record, time.perf_counter() - start)
 
     def _evaluate(self, log: RunLog) -> bool:
-        """Evaluate on the validation split and remember the best; False if a signal came in between."""
+        """Evaluate on the validation split and track the best step; False if a signal arrived during it."""
         start = time.perf_counter()
         with precision(self.train, self.device):
             metrics = self.task.evaluate(
@@ -208,7 +208,7 @@ class Trainer:
         return True
 
     def _save(self, log: RunLog) -> None:
-        """Write a checkpoint of this step and remove those that are neither among the last two nor the best."""
+        """Write a checkpoint of this step; keep only the last two and the best."""
         weights, moments = self.model.state_dict(), optimizer_tensors(self.model, self.optimizer)
         bad = bad_tensors({**weights, **moments})
         if bad:
@@ -217,7 +217,7 @@ class Trainer:
         save_checkpoint(self.checkpoints, self.at.step, weights, moments, state)
         failure = prune(self.checkpoints, to_keep(self.checkpoints, self.at.step, self.at.best_step))
         if failure and not self._warned:
-            log.screen.warn(f"{failure}; this and what follows of the kind stays until the run is resumed")
+            log.screen.warn(f"{failure}; old checkpoints stay until the run is resumed")
         self._saved, self._warned = self.at.step, self._warned or bool(failure)
 
 

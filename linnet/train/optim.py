@@ -1,6 +1,6 @@
 """The optimizer: AdamW with decoupled weight decay on every parameter, its state as named tensors, and clipping.
 
-The papers decay all parameters alike, biases, norms and embeddings too, so this does.
+Like the papers, it decays all parameters, including biases, norms and embeddings.
 """
 
 import torch
@@ -15,7 +15,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 def make_optimizer(model: nn.Module, train: TrainConfig) -> AdamW:
-    """AdamW over all parameters; its rate is set before each update."""
+    """AdamW over all parameters; the loop sets its learning rate before each update."""
     return AdamW(
         model.parameters(), train.lr, train.betas, train.eps, weight_decay=train.weight_decay, fused=True
     )
@@ -26,15 +26,15 @@ def optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
     return {
         f"{moment}/{name}": optimizer.state[parameter][moment]
         for name, parameter in model.named_parameters()
-        if parameter in optimizer.state  # one that no loss has reached has none
+        if parameter in optimizer.state  # a parameter that no loss has reached has no state
         for moment in MOMENTS
     }
 
 
 def load_optimizer(model: nn.Module, optimizer: AdamW, tensors: dict[str, Tensor], step: int | None = None) -> None:
-    """Put back what `optimizer_tensors` gave; names, types and shapes must be those of this model.
+    """Restore what `optimizer_tensors` returned; names, types and shapes must match this model.
 
-    With `step` each parameter must have a state, and of so many updates.
+    With `step`, each parameter must have a state after exactly this many updates.
     """
     left = dict(tensors)
     for name, parameter in model.named_parameters():
@@ -54,16 +54,16 @@ def load_optimizer(model: nn.Module, optimizer: AdamW, tensors: dict[str, Tensor
 
 
 def layer_norms(model: Model, count: int) -> list[float]:
-    """Norms of the gradients of each layer, first layer first, divided by the number of terms in the sum."""
+    """Gradient norms of the layers, from the first on, divided by the number of terms in the sum."""
     layers = [[p.grad for p in block.parameters() if p.grad is not None] for block in model.blocks]
     norms = [float(nn.utils.get_total_norm(gradients, foreach=True)) for gradients in layers]
     return [norm / count for norm in norms]
 
 
 def finish_gradients(model: nn.Module, count: int, clip: float, clip_value: float = 0.0) -> float:
-    """Divide summed gradients by the number of terms in the sum, clip their norm and then each entry (0: not at all).
+    """Divide summed gradients by the number of terms, clip their norm and then each entry (0: no clipping).
 
-    Returns the norm as it was before clipping.
+    Returns the norm before clipping.
     """
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     norm = float(nn.utils.get_total_norm(gradients, foreach=True)) / count

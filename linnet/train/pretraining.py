@@ -1,4 +1,4 @@
-"""Pretraining: a run of its own, inside the folder of a run, that denoises the task's training samples."""
+"""Pretraining: a separate run, inside the folder of a run, that denoises the task's training samples."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +12,12 @@ from linnet.storage import newest_checkpoint
 
 
 def pretrain_length(config: RunConfig) -> int:
-    """Updates of pretraining: by default as many as those of the task itself."""
+    """The number of pretraining updates; by default as many as the task itself has."""
     return (config.train.pretrain_steps or config.train.steps) if config.pretrain else 0
 
 
 def pretraining_config(config: RunConfig) -> RunConfig:
-    """The configuration of the run that denoises."""
+    """The configuration of the pretraining run."""
     length = pretrain_length(config)
     changes = {"steps": length, "warmup": min(config.train.warmup, length), "pretrain_steps": 0}
     train = config.train.model_copy(update=changes)
@@ -27,9 +27,9 @@ def pretraining_config(config: RunConfig) -> RunConfig:
 
 
 def take_over(model: Model, folder: Path, warn: Callable[[str], None]) -> None:
-    """Copy what the finished run in `folder` learned into `model`, except the output, which is another."""
+    """Copy the weights of the finished run in `folder` into `model`, except the output, which differs."""
     learned = newest_checkpoint(folder / "checkpoints", warn, optimizer=False)
     if learned is None:
-        raise LinnetError(f"{folder}: no checkpoint is whole; start anew in another folder")
+        raise LinnetError(f"{folder}: no checkpoint is intact; start again in another folder")
     kept = {name: tensor for name, tensor in learned.model.items() if not name.startswith("output.")}
     load_weights(model, {**model.state_dict(), **kept}, folder)

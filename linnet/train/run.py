@@ -1,7 +1,7 @@
-"""A run from outside: checked, started, resumed and evaluated, in a folder that holds all of it.
+"""Start, resume and evaluate runs; a run is a folder that holds everything about it.
 
-A `Run` is resolved once. Whoever has one, or the `Outcome` that carries it, can train and evaluate without parsing,
-building or preparing anything a second time.
+A `Run` resolves its configuration, data and model once. With a `Run`, or the `Outcome` that carries it, training and
+evaluation do not parse, build or prepare anything a second time.
 """
 
 import contextlib
@@ -47,13 +47,13 @@ from linnet.train.loop import Trainer, seed_of
 from linnet.train.pretraining import pretraining_config, take_over
 from linnet.train.size import planned_samples, planned_tokens
 
-FEW = 10  # generated samples of a dry run
+FEW = 10  # samples that a dry run generates
 
 
 class Run:
-    """One run: its configuration, its task with the data, and its model, each made when first needed and then kept.
+    """One run: its configuration, its task with the data, and its model, each created on first use and then kept.
 
-    `cache` keeps data that take long to prepare, in place of the folder that the configuration names.
+    `cache` replaces the cache folder of the configuration, for data that are slow to prepare.
     """
 
     def __init__(self, config: RunConfig, folder: Path | None, screen: Screen, cache: Path | None = None) -> None:
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Where the run is kept; a dry run has no folder."""
+        """The folder of the run; a dry run has none."""
         assert self._folder is not None
         return self._folder
 
@@ -84,30 +84,30 @@ class Run:
 
     @cached_property
     def model_config(self) -> ModelConfig:
-        """Every field of the model: as configured, or else as the data decide. A resolved table needs no data."""
+        """Every field of the model: as configured, else as the data determine. A resolved table needs no data."""
         table = self.given.model
         return model_config(table if is_resolved(table) else {**self.task.model_fields(), **table})
 
     @cached_property
     def config(self) -> RunConfig:
-        """The configuration with every field of the model, as config.toml has it."""
+        """The configuration with every field of the model, as in config.toml."""
         chosen = {"preset": self.given.model["preset"]} if "preset" in self.given.model else {}
         table = {**chosen, **self.model_config.model_dump(mode="json", exclude_none=True)}
         return self.given.model_copy(update={"model": table})
 
     @cached_property
     def parameters(self) -> int:
-        """Trainable numbers, shared ones counted once, of a model without memory: a mechanism refuses here."""
+        """Number of trainable parameters, counted on the meta device; raises if the model cannot be built."""
         return count_parameters(self.model_config)
 
     @cached_property
     def model(self) -> Model:
-        """The model, as the seed begins it until it is trained or loaded."""
+        """The model, initialized from the seed until it is trained or loaded."""
         torch.manual_seed(seed_of(self.given.seed, -1))
         return Model(self.model_config)
 
     def remark(self) -> None:
-        """Print what the task has to say about its data."""
+        """Print the task's remarks about its data."""
         for line in self.task.remarks():
             self.screen.say(line)
 
@@ -124,7 +124,7 @@ class Run:
         check_machine(self.given)
         self.check()
         self.remark()
-        _ = self.model  # before anything is written, since it may be too large for the memory
+        _ = self.model  # before anything is written: it may not fit into memory
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -137,7 +137,7 @@ class Run:
             return self._train()
 
     def resume(self) -> "Outcome":
-        """Go on from the newest valid checkpoint, or begin if there is none; a finished run is only read."""
+        """Continue from the newest valid checkpoint, or start if there is none; a finished run is only read."""
         folder = self.folder
         done = self._finished()
         if done is not None:
@@ -146,12 +146,12 @@ class Run:
         with RunLock(folder):
             self._warn(clean(folder, shared=True) or clean(folder / "checkpoints"))
             self.check()
-            if not steps(folder / "checkpoints") or not (folder / "environment.json").exists():  # it begins anew
+            if not steps(folder / "checkpoints") or not (folder / "environment.json").exists():  # it starts again
                 self._describe()
             return self._train()
 
     def load(self, checkpoint: str = "last") -> Model:
-        """The model, on the CPU and ready for evaluation, of a checkpoint: "last", "best" or the number of a step."""
+        """The model of a checkpoint ("last", "best" or a step number), on the CPU and in evaluation mode."""
         step = checkpoint_step(self.folder, checkpoint)
         saved = saved_checkpoint(self.folder, step, self.given.task, self.model_config, self.screen.warn)
         if "settings" in saved.state:
@@ -175,35 +175,35 @@ class Run:
                 metrics = self.task.evaluate(model, split, 0, device, show)
         finally:
             self.screen.close()
-        assert metrics is not None  # nothing stops it in between
+        assert metrics is not None  # there is no `stop` to end it early
         return metrics
 
     def _restore_tokenizer(self) -> None:
-        """Write a lost tokenizer again; the data have just made one with the SHA-256 in the checkpoint."""
+        """Write a lost tokenizer again; the one just built from the data has the SHA-256 in the checkpoint."""
         path = self.folder / "tokenizer.json"
         if "tokenizer" in self.fingerprint and not path.exists():
             try:
                 self.task.save(self.folder)
-                self.screen.say(f"{path} was missing and is made again from the data")
+                self.screen.say(f"{path} was missing and was rebuilt from the data")
             except LinnetError as error:
-                self._warn(f"{error}: a copy made from the data serves")
+                self._warn(f"{error}: using a copy rebuilt from the data")
 
     def _warn(self, failure: str) -> None:
-        """Report what failed, if anything did."""
+        """Warn about a failure, if there was one."""
         if failure:
             self.screen.warn(failure)
 
     def _describe(self) -> None:
-        """Write what belongs to a run besides its configuration and its checkpoints."""
+        """Write the files of a run besides its configuration and checkpoints."""
         self.task.save(self.folder)
         write_json(self.folder / "environment.json", environment(self.config, self.task, self.fingerprint))
 
     def _train(self) -> "Outcome":
-        """Train in a locked folder from where it stands."""
+        """Train in a locked folder, from its newest checkpoint on."""
         start, folder, config, screen = time.perf_counter(), self.folder, self.config, self.screen
         checkpoint = newest_checkpoint(folder / "checkpoints", screen.warn)
         if checkpoint is None and steps(folder / "checkpoints"):
-            raise LinnetError(f"{folder}: no checkpoint is whole; start anew in another folder")
+            raise LinnetError(f"{folder}: no checkpoint is intact; start again in another folder")
         if checkpoint is None and config.pretrain:
             before = self._pretrain()
             if before.signal:
@@ -218,15 +218,15 @@ class Run:
             compare_state(checkpoint.state, trainer.state, screen)
             trainer.restore(checkpoint)
             if trainer.at.best_step not in (None, *steps(folder / "checkpoints")):
-                gone = f"the checkpoint of the best evaluation so far, step {trainer.at.best_step}, is not here"
-                screen.warn(f"{folder}: {gone}: put it back, or there is no best until a better one")
+                gone = f"the best checkpoint so far, step {trainer.at.best_step}, is missing"
+                screen.warn(f"{folder}: {gone}: put it back, or there is no best one until a better evaluation")
             screen.say(f"{folder} is at step {trainer.at.step} of {config.train.steps}")
         else:
             screen.say(f"{folder}: {self.parameters:,} parameters on {trainer.device}")
         for line in trainer.watch.refusals(trainer.model) if trainer.watch else ():
             screen.warn(line)
         mark = None if checkpoint is None else checkpoint.state.get("metrics")
-        del checkpoint  # its tensors are copied, and take as much memory again
+        del checkpoint  # its tensors have been copied, so this halves the memory
         log = RunLog(folder, config.train, trainer.at.step, trainer.at.evaluated, screen, mark)
         try:
             stop = trainer.run(log)
@@ -235,13 +235,13 @@ class Run:
         return self._outcome(trainer.at, 0 if trainer.finished else stop.signal, start)
 
     def _pretrain(self) -> "Outcome":
-        """Train the run inside this one that denoises and take over what it learned, unless a signal stops it."""
+        """Do the pretraining run inside this one and copy its weights, unless a signal stops it."""
         planned, folder = pretraining_config(self.config), self.folder / "pretrain"
         if (folder / "config.toml").exists():
             run = open_run(folder, self.screen)
             changed = config_difference(run.given, planned)
             if changed:
-                raise InputError(f"{folder} was begun otherwise, now {changed}: put it back, or start a new run")
+                raise InputError(f"{folder} was started otherwise, now {changed}: put it back, or start a new run")
             outcome = run.resume()
         else:
             outcome = start_run(planned, folder, self.screen)
@@ -250,7 +250,7 @@ class Run:
         return outcome
 
     def _finished(self) -> "Outcome | None":
-        """The outcome of a finished run, read without its data; None if it has not finished."""
+        """The outcome of a finished run, read without its data; None if the run is not finished."""
         start, folder, config = time.perf_counter(), self.folder, self.given
         newest = max(steps(folder / "checkpoints"), default=0)
         if newest < config.train.steps:
@@ -259,7 +259,7 @@ class Run:
             checkpoint = read_checkpoint(folder / f"checkpoints/step-{newest}", optimizer=False)
             at = checkpoint.position
         except CheckpointError:
-            return None  # training goes on from an older one, and says why
+            return None  # training continues from an older one and says why
         if at.evaluated != at.step:
             return None
         if "settings" in checkpoint.state:
@@ -271,7 +271,7 @@ class Run:
         return self._outcome(at, 0, start, checkpoint.state.get("metrics"))
 
     def _outcome(self, at: Position, signal: int, start: float, mark: Mapping[str, Any] | None = None) -> "Outcome":
-        """Where a run stands, and the last evaluation of it, up to the mark of a checkpoint."""
+        """The progress of a run and its last evaluation, up to the mark of a checkpoint."""
         records = read_metrics(self.folder / "metrics.jsonl", mark)
         evaluations = [record for record in records if record.get("split") == "valid"]
         return Outcome(
@@ -289,7 +289,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run; `signal` is the one that stopped it, 0 if it finished."""
+    """The outcome of a run; `signal` is the signal that stopped it, or 0 if it finished."""
 
     folder: Path
     step: int
@@ -299,7 +299,7 @@ class Outcome:
     signal: int
     seconds: float
     valid: dict[str, Any] | None  # the last evaluation
-    pretraining: bool = False  # it was stopped there: all of this is about that part
+    pretraining: bool = False  # True if it was stopped during pretraining: the other fields then describe that part
     run: Run = field(kw_only=True, compare=False, repr=False)  # to evaluate it without preparing its data again
 
     def summary(self) -> dict[str, Any]:
@@ -309,7 +309,7 @@ class Outcome:
 
 
 def open_run(folder: str | Path, screen: Screen) -> Run:
-    """The run in a folder, to be resumed, loaded or evaluated."""
+    """The run in a folder, to resume, load or evaluate."""
     return Run(run_config(Path(folder)), Path(folder), screen)
 
 
@@ -319,7 +319,7 @@ def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
 
 
 def resume_run(folder: str | Path, screen: Screen) -> Outcome:
-    """Go on from the newest valid checkpoint, or from the beginning if there is none; a finished run is only read."""
+    """Continue from the newest valid checkpoint, or start if there is none; a finished run is only read."""
     return open_run(folder, screen).resume()
 
 
@@ -329,9 +329,9 @@ def evaluate_run(folder: str | Path, split: str, screen: Screen, checkpoint: str
 
 
 def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
-    """Check everything that can be checked without training, and write nothing: what would be trained on what.
+    """Check everything that can be checked without training, write nothing, and return the plan.
 
-    Of data that are yet to be generated, which may take long, a few samples stand for all.
+    Generating all data may take long, so only a few samples are generated.
     """
     check_tables(config)
     check_machine(config)
@@ -353,25 +353,25 @@ def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
 
 
 def checkpoint_step(folder: Path, which: str) -> int | None:
-    """The step that "last" (None: the newest valid one), "best" or a number means."""
+    """The step that "last", "best" or a number stands for; None means the newest valid one."""
     if which == "last":
         return None
     if (folder / "config.json").is_file():
         raise InputError(f"--checkpoint is {short(which)}: {folder} is an exported model, which has no checkpoints")
     if which != "best":
         if not (which.isascii() and which.isdecimal()) or len(which) > 18:
-            raise InputError(f"--checkpoint is {short(which)}: it must be last, best or the number of a step")
+            raise InputError(f"--checkpoint is {short(which)}: it must be last, best or a step number")
         return int(which)
     for step in reversed(steps(folder / "checkpoints")):
-        with contextlib.suppress(CheckpointError):  # what is damaged is named when it is loaded
+        with contextlib.suppress(CheckpointError):  # loading reports a damaged one
             at = read_checkpoint(folder / f"checkpoints/step-{step}", optimizer=False, model=False).position
             if at.best_step is not None:
                 return at.best_step
-    raise InputError(f"{folder} has not been evaluated yet: --checkpoint last is allowed")
+    raise InputError(f"{folder} has not been evaluated yet: use --checkpoint last")
 
 
 def _absolute(config: RunConfig) -> RunConfig:
-    """Paths from the root, those of LINNET_DATA too, so that the run can go on from anywhere."""
+    """Make all paths absolute, including those of LINNET_DATA, so that the run can be resumed from any folder."""
     paths: dict[str, Any] = {name: getattr(config.data, name) for name in config.data.paths()}
     paths |= TASK[config.task].places(config.data)
     full = {name: str(Path(path).absolute()) for name, path in paths.items() if path is not None}
@@ -379,7 +379,7 @@ def _absolute(config: RunConfig) -> RunConfig:
 
 
 def fresh_config(config: RunConfig) -> RunConfig:
-    """The configuration of a new run, with the settings that its recipe leaves to the task."""
+    """The configuration of a new run, including the settings that its recipe leaves to the task."""
     return _with_data(config, TASK[config.task].fresh(config.data))
 
 

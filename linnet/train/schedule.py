@@ -1,4 +1,4 @@
-"""The learning rate, and the beta that may move with it, as pure functions of the update's number."""
+"""The learning rate, and the first beta if it varies too, as pure functions of the update's number."""
 
 import math
 
@@ -6,12 +6,13 @@ from linnet.config import TrainConfig
 
 
 def learning_rate(train: TrainConfig, n: int) -> float:
-    """The rate of update n, counted from 1, as fairseq counts: what decides is the number m = n - 1 of updates before.
+    """The rate of update n, counted from 1. As in fairseq, it depends on m = n - 1, the number of updates before.
 
-    A straight line goes from `warmup_lr`, the rate of the first update, to `lr`, that of the first after `warmup`
-    updates. Then the rate stays ("constant"), falls with the root of m ("inverse_sqrt"), reaches `min_lr` at the last
-    update along a half cosine ("cosine"), or would reach it one update later, as the remaining share to the power
-    `power` ("polynomial"). With "one_cycle" both lines are straight, and `lr` is the rate of update `warmup`.
+    Warmup is linear from `warmup_lr`, the rate of the first update, to `lr`, the rate of the first update after
+    `warmup` updates. Then the rate stays ("constant"), falls as 1 / sqrt(m) ("inverse_sqrt"), follows a half cosine to
+    `min_lr` at the last update ("cosine"), or falls as the remaining share to the power `power` and would reach
+    `min_lr` one update after the last ("polynomial"). With "one_cycle" the rate rises linearly to `lr` at update
+    `warmup` and falls linearly after it.
     """
     m, warmup = n - 1, train.warmup
     if train.schedule == "one_cycle":
@@ -33,7 +34,7 @@ def learning_rate(train: TrainConfig, n: int) -> float:
 
 
 def _one_cycle(train: TrainConfig, n: int) -> float:
-    """How far update n is on the way up to the highest rate, or still from the way down: 0 to 1 and back to 0."""
+    """The position of update n in the cycle: rises from 0 to 1 at the highest rate and falls back to 0."""
     m, top = n - 1, train.warmup - 1
     if m <= top:
         return m / top if top else 1.0
@@ -41,7 +42,7 @@ def _one_cycle(train: TrainConfig, n: int) -> float:
 
 
 def first_beta(train: TrainConfig, n: int) -> float:
-    """The first beta of update n: with `peak_beta1` it goes there and back as the rate goes to its highest."""
+    """The first beta of update n; it moves to `peak_beta1`, if that is set, and back together with the rate."""
     if train.peak_beta1 is None:
         return train.betas[0]
     share = _one_cycle(train, n)

@@ -1,4 +1,4 @@
-"""Signals that stop a run in good order."""
+"""Stop a run cleanly on a signal."""
 
 import os
 import signal
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class Stop:
-    """`with Stop() as stop:` SIGTERM, SIGINT and SIGHUP set `stop.signal` (0: none came).
+    """Inside `with Stop() as stop:`, SIGTERM, SIGINT and SIGHUP set `stop.signal` (0 if none arrived).
 
-    A second SIGTERM or SIGINT exits at once. A second SIGHUP does not: a shell whose terminal is closed sends one to
-    its jobs, and the kernel sends another. A SIGHUP that is ignored, as under nohup, stays ignored.
+    A second SIGTERM or SIGINT exits at once. A second SIGHUP does not: when a terminal closes, the shell sends one to
+    its jobs and the kernel sends another. If SIGHUP is ignored, as under nohup, it stays ignored.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Stop:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
-        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+        if threading.current_thread() is threading.main_thread():  # handlers can only be set there
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._catch)

@@ -1,6 +1,6 @@
-"""Instruments along training: what attention does on one block of text, every `instrument_every` updates.
+"""Instruments during training: measure the attention on one block of text every `instrument_every` updates.
 
-It reads the weights and draws nothing at random, so a run that is watched has the bits of one that is not.
+They only read the weights and draw no random numbers, so they do not change the bits of a run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ DIGITS = 6
 
 
 def check_instruments(names: Sequence[str]) -> None:
-    """Raise for an instrument that does not give one number per head, so cannot be recorded along training."""
+    """Raise for an instrument that does not give one number per head, so cannot be recorded during training."""
     able = [name for name in INSTRUMENT.names() if INSTRUMENT[name].shows and INSTRUMENT[name].reads == "weights"]
     for name in names:
         if name in INSTRUMENT and name not in able:
@@ -33,9 +33,9 @@ def check_instruments(names: Sequence[str]) -> None:
 
 
 def validation_blocks(task: Task, count: int) -> Tensor:
-    """The first whole blocks (B,N) of the validation split, at most `count`; or else the first one's real tokens.
+    """The first full blocks (B,N) of the validation split, at most `count`; if none is full, the first one, cut.
 
-    Each of a pair is a block. Padding is inert, so that it can be cut off.
+    Each sequence of a pair is a block. Padding has no effect, so it can be cut off.
     """
     samples = np.arange(min(count, task.count("valid")))
     batch = task.batch("valid", samples, np.full_like(samples, EVALUATION))
@@ -46,14 +46,14 @@ def validation_blocks(task: Task, count: int) -> Tensor:
 
 
 class Watch:
-    """`read` gives a record of the instruments' numbers by layer and head, on the first block to validate on."""
+    """`read` returns the numbers of the instruments by layer and head, on the first validation block."""
 
     def __init__(self, names: Sequence[str], task: Task, device: torch.device) -> None:
         self.names = names
         self.ids = validation_blocks(task, 1).to(device)
 
     def refusals(self, model: Model) -> list[str]:
-        """One line for each instrument that can measure no layer of this model, so records nothing."""
+        """One line for each instrument that cannot measure any layer of this model, so records nothing."""
         lines = []
         with _evaluating(model):
             views = of_model(model, self.ids)
@@ -64,7 +64,7 @@ class Watch:
         return lines
 
     def read(self, model: Model) -> dict[str, Any]:
-        """`layers`, and for each instrument its values: a list over layers of lists over heads, None where refused."""
+        """`layers`, and for each instrument a list over layers of lists over heads; None if it refuses a layer."""
         with _evaluating(model):
             layers = measure(of_model(model, self.ids), self.names)["layers"]
         values: dict[str, dict[str, list[Any]]] = {}
@@ -78,7 +78,7 @@ class Watch:
 
 @contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
-    """The model in evaluation mode, then as it was."""
+    """Put the model in evaluation mode, and restore its mode afterwards."""
     training = model.training
     model.eval()
     try:
@@ -88,5 +88,5 @@ def _evaluating(model: Model) -> Iterator[None]:
 
 
 def _short(heads: list[float | None] | None) -> list[float | None] | None:
-    """The values with as many digits as a curve needs."""
+    """The values rounded to the digits that a curve needs."""
     return None if heads is None else [None if x is None else float(f"{x:.{DIGITS}g}") for x in heads]

@@ -56,7 +56,7 @@ def test_a_profile_tells_the_parts_of_a_call(run):
     assert code == 0
     assert "its tensors as a copy" in out and "all others" in out
     code, _, err = run("bench", "profile", "--lengths", "64")
-    assert (code, "profile has one size" in err) == (2, True)
+    assert (code, "profile always uses the size of the bounds" in err) == (2, True)
 
 
 def test_an_interrupted_benchmark_shows_what_it_has_and_goes_on(run, tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_an_interrupted_benchmark_shows_what_it_has_and_goes_on(run, tmp_path, m
     code, out, _ = run(*command)
     assert code == 130
     assert "1 x 128" in out and "1 x 256" not in out
-    assert "Interrupted: this is what there is so far." in out
+    assert "Interrupted: these are the results so far." in out
     assert [path.name for path in folder.iterdir()] == ["decode.partial.json"]
     code, out, _ = run(*command)
     assert code == 0
@@ -90,7 +90,7 @@ def test_an_interrupted_benchmark_shows_what_it_has_and_goes_on(run, tmp_path, m
         (["ops", "--lengths", "512,x"], "--lengths is '512,x'"),
         (["ops", "--lengths", "0"], "--lengths is '0'"),
         (["decode", "--lengths", "100"], "context is 100: it must be a multiple of 128"),
-        (["ops", "--compile"], "--compile is for `linnet bench model` alone"),
+        (["ops", "--compile"], "--compile works only with `linnet bench model`"),
         (["ops", "--only", "nothing"], "nothing has 'nothing' in its name"),
         (["peers", "--out", "x"], "peers runs alone"),
         (["ops", "peers"], "peers runs alone"),

@@ -13,7 +13,7 @@ def test_listops(run, tmp_path):
     code, out, _ = run("data", "listops", *sizes, "--seed", 3, "--out", tmp_path / "new")
     assert code == 0
     assert [line.split()[-2] for line in out.splitlines() if line.endswith(" trees")] == ["6", "2", "1"]
-    assert out.count("have the most common value of their outermost operator") == 2
+    assert out.count("have the value that is most common for their outermost operator") == 2
     assert [len(read_tsv(tmp_path / "new" / name, 2000).values) for name in NAMES.values()] == [6, 2, 1]
     code, _, err = run("data", "listops", "--out", tmp_path / "new")
     assert code == 2

@@ -53,7 +53,7 @@ def test_another_tokenizer_than_the_models_is_one_line(run, trained, tmp_path):
         path.write_text(json.dumps({**json.loads(path.read_text()), "merges": None}))
         code, out, err = run("generate", folder, "--prompt", "The ")
         assert (code, out) == (1, "")
-        assert err == f"linnet: {path} is not the tokenizer of this model: its SHA-256 is another; put it back\n"
+        assert err == f"linnet: {path} is not the tokenizer of this model: its SHA-256 differs; put it back\n"
     assert run("export", tmp_path / "b", "--out", tmp_path / "c")[0] == 1
     assert not (tmp_path / "c").exists()
 

@@ -61,7 +61,7 @@ def test_a_dry_run_says_that_tokens_of_sequences_may_be_fewer(run, tmp_path, mon
 def test_a_used_folder_is_refused_with_a_hint(run, recipe, trained):
     code, out, err = run("train", recipe, "--out", trained)
     assert (code, out) == (2, "")
-    assert err == f"linnet: {trained} is not empty: `linnet resume {trained}` goes on with it\n"
+    assert err == f"linnet: {trained} is not empty: `linnet resume {trained}` continues it\n"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_used_folder_is_refused_with_a_hint(run, recipe, trained):
         (["model.heads=3"], 2, "model.heads is 3: it must divide width"),
         (["data.context=1000000"], 2, "too few for a block of data.context = 1000000"),
         (["train.device=cuda"], 2, "train.device is 'cuda'"),
-        (["data.corpus=stdlib"], 2, "data.corpus 'stdlib' has none; 'text' reads your own"),
+        (["data.corpus=stdlib"], 2, "data.corpus 'stdlib' takes no path, 'text' does"),
         (["data.tokenizer_path=x"], 2, "data.tokenizer_path is 'x': only data.tokenizer 'gpt2' reads files"),
         (["data.tokenizer=bpe", "data.vocab_size=50"], 2, "the tokenizer 'bpe' needs at least 261"),
         (["train.batch=1000000000"], 2, "train.batch is 1000000000"),
@@ -143,6 +143,6 @@ def test_what_is_held_out_and_passed_over_is_printed(run, recipe, tmp_path):
     assert code == 0, err
     assert "held out for valid (the end of every file): english.txt, greek.txt\n" in err
     assert "held out for test (the end of every file): english.txt, greek.txt\n" in err
-    assert f"passed over: {tmp_path}/text/bad.txt (line 1: the file holds the byte 0xff: it is not UTF-8 text)" in err
+    assert f"skipped: {tmp_path}/text/bad.txt (line 1: the file holds the byte 0xff: it is not UTF-8 text)" in err
     assert 'held_out = "auto"' in (tmp_path / "run/config.toml").read_text()
     assert run("resume", tmp_path / "run")[0] == 0

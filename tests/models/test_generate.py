@@ -153,7 +153,7 @@ PROMPT = torch.zeros(1, 3, dtype=torch.int64)
         ({"top_p": "x"}, "top_p is 'x': it must be above 0 and at most 1"),
         ({"seed": 1.5}, "seed is 1.5: it must be a whole number from 0 to 2^63 - 1"),
         ({"ids": [[1]]}, "ids is a list: it must be a tensor (batch, tokens)"),
-        ({"ids": PROMPT[:, :0]}, "the prompt has shape (1, 0): it must be (batch, tokens), neither of them 0"),
+        ({"ids": PROMPT[:, :0]}, "the prompt has shape (1, 0): it must be (batch, tokens), both at least 1"),
         ({"ids": PROMPT[0]}, "the prompt has shape (3,): "),
         ({"ids": PROMPT + 61}, "ids contains 61: an id is at least 0 and below 61"),
         ({"key_mask": torch.zeros(1, 3)}, "row 0 of the prompt has no real token: each needs at least one"),

@@ -57,7 +57,7 @@ def test_a_checkpoint_of_another_model_of_the_same_shapes_is_refused(run, before
     (folder / "config.toml").write_text(text.replace(before, after))
     with pytest.raises(InputError) as error:
         load_model(folder)
-    assert one_line(error) == f"{folder}: its checkpoints are of another model ({name} in config.toml differs)"
+    assert one_line(error) == f"{folder}: its checkpoints belong to another model ({name} in config.toml differs)"
 
 
 def test_the_name_of_the_preset_is_only_information(run):
@@ -73,7 +73,7 @@ def test_a_checkpoint_that_does_not_say_its_model_is_told_of(run):
     told = []
     assert same(load_model(folder, warn=told.append), models[5])
     assert len(told) == 1
-    assert told[0].startswith(f"{folder}/checkpoints/step-11 is of an earlier linnet")
+    assert told[0].startswith(f"{folder}/checkpoints/step-11 was written by an earlier linnet")
 
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(run):

@@ -114,7 +114,7 @@ def test_a_record_says_what_it_is(tiny: Perplexity, tmp_path: Path) -> None:
     [
         (("train.steps=5",), "steps is 5, not 4"),
         (("train.lr=0.5",), "train.lr is 0.5, not"),
-        (("model.dropout=0.3",), "the model is another"),
+        (("model.dropout=0.3",), "the model differs"),
         (("model.preset=vanilla_lm_small",), "model is 'vanilla_lm_small', not 'transnormer_t2_lm_small'"),
     ],
 )

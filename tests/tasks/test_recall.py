@@ -93,10 +93,10 @@ def test_a_model_that_does_not_fit_is_refused(overrides, line):
 @pytest.mark.parametrize(
     ("data", "line"),
     [
-        ({"pairs": [9]}, r"data\.pairs is \[9\]: 9 pairs and a question each need data\.context = 27, it is 24"),
-        ({"vocab_size": 12}, r"is \[2, 6\]: 6 keys and as many values need data\.vocab_size = 13, it is 12"),
-        ({"pairs": [6, 2]}, r"data\.pairs is \[6, 2\]: the numbers must rise"),
-        ({"pairs": [2, 2]}, "the numbers must rise"),
+        ({"pairs": [9]}, r"data\.pairs is \[9\]: 9 pairs with one query each need data\.context = 27, but it is 24"),
+        ({"vocab_size": 12}, r"is \[2, 6\]: 6 keys and 6 values need data\.vocab_size = 13, but it is 12"),
+        ({"pairs": [6, 2]}, r"data\.pairs is \[6, 2\]: the numbers must increase"),
+        ({"pairs": [2, 2]}, "the numbers must increase"),
         ({"pairs": []}, r"data\.pairs is \[\]: it must be a list such as \[4, 8, 16, 32\]"),
         ({"pairs": 4}, r"data\.pairs is 4: it must be a list"),
         ({"pairs": [0]}, r"data\.pairs\.0 is 0"),

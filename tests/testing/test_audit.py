@@ -117,7 +117,7 @@ def test_peers_are_measured_and_never_change_the_verdict():
     assert cell(good, "reads future") == cell(good, "padding") == ("-", None)
     reasons = {skip["name"]: skip["reason"] for skip in audit["skipped"]}
     assert reasons["absent"] == "pip install '.[peers]' in a checkout, else pip install 'linnet-attention[peers]'"
-    assert reasons["broken"].startswith("breaks while it is measured: KeyError")
+    assert reasons["broken"].startswith("failed while it was measured: KeyError")
 
 
 def test_chance_is_not_called_a_leak():

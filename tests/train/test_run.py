@@ -218,7 +218,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(config, tmp_path, last):
 def test_without_a_whole_checkpoint_nothing_is_overwritten(config, tmp_path):
     start_run(config(steps=2, save_every=2), tmp_path / "run", QUIET)
     (tmp_path / "run/checkpoints/step-2/state.json").unlink()
-    with pytest.raises(LinnetError, match="no checkpoint is whole"):
+    with pytest.raises(LinnetError, match="no checkpoint is intact"):
         resume_run(tmp_path / "run", Listening())
     assert (tmp_path / "run/checkpoints/step-2/model.safetensors").exists()
 
@@ -234,7 +234,7 @@ def test_a_checkpoint_of_another_model_is_refused(config, tmp_path, change, name
     start_run(config(steps=2), tmp_path / "run", QUIET)
     edit(tmp_path / "run", *change)
     metrics = (tmp_path / "run/metrics.jsonl").read_bytes()
-    line = rf"run: its checkpoints are of another model \(model\.{name} in config\.toml differs\)$"
+    line = rf"run: its checkpoints belong to another model \(model\.{name} in config\.toml differs\)$"
     for use in (resume_run, lambda folder, screen: evaluate_run(folder, "test", screen)):
         with pytest.raises(InputError, match=line):
             use(tmp_path / "run", QUIET)
@@ -247,9 +247,9 @@ def test_a_checkpoint_of_another_model_is_refused(config, tmp_path, change, name
 @pytest.mark.parametrize(
     ("before", "after", "line"),
     [
-        ("lr = 0.01", "lr = 0.02", r"train\.lr is 0\.02, but the run was begun with 0\.01: put it back"),
-        ("seed = 0", "seed = 1", r"seed is 1, but the run was begun with 0"),
-        ("context = 24", "context = 32", r"data\.context is 32, but the run was begun with 24"),
+        ("lr = 0.01", "lr = 0.02", r"train\.lr is 0\.02, but the run was started with 0\.01: put it back"),
+        ("seed = 0", "seed = 1", r"seed is 1, but the run was started with 0"),
+        ("context = 24", "context = 32", r"data\.context is 32, but the run was started with 24"),
         ("eval_batches = 2", "eval_batches = 3", r"train\.eval_batches is 3"),
     ],
 )
@@ -285,9 +285,9 @@ def test_a_checkpoint_without_settings_is_one_line(config, tmp_path):
     assert resume_run(tmp_path / "run", screen).step == 2
     assert evaluate_run(tmp_path / "run", "test", screen) == new
     assert len(screen.warnings) == 2
-    assert all("step-2 is of an earlier linnet" in text for text in screen.warnings)
+    assert all("step-2 was written by an earlier linnet" in text for text in screen.warnings)
     edit(tmp_path / "run", "steps = 2", "steps = 4")
-    with pytest.raises(LinnetError, match=r"run: its checkpoint is of an earlier linnet .* it cannot go on"):
+    with pytest.raises(LinnetError, match=r"run: its checkpoint was written by an earlier linnet .* cannot be resumed"):
         resume_run(tmp_path / "run", QUIET)
 
 
@@ -301,7 +301,7 @@ def test_changed_data_are_refused(own_text, tmp_path, old):
     with pytest.raises(LinnetError, match=r"the data of the run have changed \(train\)"):
         evaluate_run(tmp_path / "run", "test", Listening())
     edit(tmp_path / "run", "steps = 2", "steps = 4")
-    with pytest.raises(LinnetError, match="it cannot go on" if old else r"the data of the run have changed \(train\)"):
+    with pytest.raises(LinnetError, match="be resumed" if old else r"the data of the run have changed \(train\)"):
         resume_run(tmp_path / "run", QUIET)
 
 
@@ -353,7 +353,7 @@ def test_the_best_is_that_of_the_checkpoint_whatever_the_log_says(config, tmp_pa
 
 
 def test_a_number_of_thousands_of_digits_is_no_step(tmp_path):
-    with pytest.raises(InputError, match="it must be last, best or the number of a step") as error:
+    with pytest.raises(InputError, match="it must be last, best or a step number") as error:
         checkpoint_step(tmp_path, "9" * 5000)
     assert len(str(error.value)) < 200
 
@@ -385,7 +385,7 @@ def test_a_run_that_lost_its_best_checkpoint_says_so_at_once(config, tmp_path):
         if gone:
             shutil.rmtree(mine / "checkpoints/step-3")
         resume_run(mine, screen)
-        assert ["evaluation so far, step 3, is not here" in text for text in screen.warnings] == [True] * gone
+        assert ["best checkpoint so far, step 3, is missing" in text for text in screen.warnings] == [True] * gone
 
 
 def test_a_longer_run_goes_on(config, tmp_path):

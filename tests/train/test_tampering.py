@@ -112,9 +112,9 @@ def odd_settings(model, optimizer, state):
         (half_moments, "the checkpoint's optimizer does not fit this model: the state of .* differs"),
         (bool_weights, r"is of type torch\.bool, in the model torch\."),
         (double_weights, r"is of type torch\.float64, in the model torch\."),
-        (another_position, "no checkpoint is whole"),
-        (no_position, "state.json has no position: a run cannot go on from it"),
-        (odd_position, "no checkpoint is whole"),
+        (another_position, "no checkpoint is intact"),
+        (no_position, "state.json has no position: a run cannot resume from it"),
+        (odd_position, "no checkpoint is intact"),
         (no_data, r"the data of the run have changed \(train\)"),
         (odd_settings, "has no table `model`|another model"),
     ],
@@ -232,7 +232,7 @@ def test_other_kernels_are_named(run):
     screen = Listening()
     resume_run(run, screen)
     assert screen.warnings == [
-        "the last bits may differ from an uninterrupted run: the kernels are compiled otherwise now"
+        "the last bits may differ from an uninterrupted run: the kernels have been compiled differently"
     ]
 
 
@@ -267,7 +267,7 @@ def test_an_export_is_not_made_without_its_tokenizer(run, tmp_path, capfd):
     (run / "tokenizer.json").unlink()
     assert linnet(["export", str(run), "--out", str(tmp_path / "out")]) == 1
     assert capfd.readouterr().err == (
-        f"linnet: {run}/tokenizer.json is missing: `linnet evaluate {run}` makes it again from the data of the run\n"
+        f"linnet: {run}/tokenizer.json is missing: `linnet evaluate {run}` rebuilds it from the data of the run\n"
     )
     assert not (tmp_path / "out").exists()
     evaluate_run(run, "test", QUIET)

@@ -1,7 +1,7 @@
-"""What the tasks of the Long Range Arena share: classify a sequence, by cross entropy, measured by accuracy.
+"""The shared part of the Long Range Arena tasks: classify a sequence, with cross entropy, measured by accuracy.
 
-The same sequences can be denoised instead: a share of their tokens is masked and guessed, which is how a run with
-`pretrain = true` begins.
+The same sequences can be denoised instead: a share of their tokens is masked and predicted. A run with
+`pretrain = true` starts with that.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 PAD = 0
 ROWS = 4  # rows of a batch that are computed at once
-MASKED = 0.15  # share of the tokens that are guessed when a sequence is denoised
+MASKED = 0.15  # share of the tokens that are masked when a sequence is denoised
 
 
 class LraData(DataSettings):
-    """Where the data are or which to generate, and by which rules."""
+    """Where the data are or how to generate them, and which rules to apply."""
 
     context: Annotated[int, Field(ge=2, le=10**7)] = 4096
     path: Place = None
@@ -45,7 +45,7 @@ class LraData(DataSettings):
 
 
 class LraTask(Task):
-    """Sequences of tokens in, one of `classes` out; `tokens` are those that the data use, `vocab_size` the paper's."""
+    """Classify token sequences. `tokens` counts the tokens in the data; `vocab_size` is the paper's."""
 
     Data = LraData
     data: LraData
@@ -55,14 +55,14 @@ class LraTask(Task):
     tokens: ClassVar[int]
     vocab_size: ClassVar[int]
     padded: ClassVar[bool] = True  # 0 is padding, not a token
-    between: ClassVar[str] = " "  # two symbols, where they are read
+    between: ClassVar[str] = " "  # separator of two symbols when they are shown
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
     ) -> None:
         super().__init__(config, cache, folder, work)
         if self.data.count is not None and not self.generated(self.data):
-            raise InputError(f"data.count is {self.data.count}: these data are read, and read whole")
+            raise InputError(f"data.count is {self.data.count}: only generated data have it, and these are read")
         self.splits = self.read()
         for split, sequences in self.splits.items():
             sequences.check(f"the {split} split", self.classes)
@@ -73,22 +73,22 @@ class LraTask(Task):
 
     @staticmethod
     def denoising(data: LraData) -> LraData | None:
-        """The same sequences, with masked tokens to guess."""
+        """The same sequences, with masked tokens to predict."""
         return None if data.objective == "denoise" else data.model_copy(update={"objective": "denoise"})
 
     @staticmethod
     def rank(metrics: Mapping[str, Any]) -> float:
-        """The best checkpoint has the highest accuracy; without classes, the lowest loss."""
+        """The best checkpoint has the highest accuracy or, when denoising, the lowest loss."""
         return -float(metrics["accuracy"]) if "accuracy" in metrics else float(metrics["loss"])
 
     @property
     def denoises(self) -> bool:
-        """Whether the model guesses masked tokens instead of classes."""
+        """Whether the model predicts masked tokens instead of classes."""
         return self.data.objective == "denoise"
 
     @classmethod
     def planned_fields(cls, data: Any, pretrain: bool = False) -> dict[str, Any]:
-        """The sizes of the benchmark, with as many positions as the next power of two; the mask is one token more."""
+        """The sizes of the benchmark; positions are rounded up to a power of two, and the mask is an extra token."""
         denoises = data.objective == "denoise"
         fields = {
             "vocab_size": max(cls.vocab_size, cls.tokens + (denoises or pretrain)),
@@ -99,7 +99,7 @@ class LraTask(Task):
         return {**fields, "mean_over": "max_length"} if data.rules == "skyformer" else fields
 
     def model_fields(self) -> dict[str, Any]:
-        """All of them are planned."""
+        """None: `planned_fields` has them all."""
         return self.planned_fields(self.data, self.config.pretrain)
 
     def different_tokens(self) -> int:
@@ -107,17 +107,17 @@ class LraTask(Task):
         return self.tokens + (self.denoises or self.config.pretrain)
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raise also if the model has another number of classes."""
+        """Also raise if the model has the wrong number of classes."""
         super().check_model(model)
         if model.classes != self.classes:
             raise InputError(f"model.classes is {model.classes}: the task {self.config.task} has {self.classes}")
 
     def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
-        """The symbols of tokens; a masked one is "?"."""
+        """The symbols of tokens; a masked token is "?"."""
         return ["?" if token == self.tokens else self.symbol(token) for token in ids], self.between
 
     def symbol(self, token: int) -> str:
-        """A grey level is its number."""
+        """The symbol of a token; by default its number, such as a grey level."""
         return str(token)
 
     def fingerprint(self) -> dict[str, str]:
@@ -125,30 +125,30 @@ class LraTask(Task):
         return {split: digest(sequences.arrays(split)) for split, sequences in self.splits.items()}
 
     def save(self, folder: Path) -> None:
-        """Nothing: the tokens of the benchmark are fixed."""
+        """Write nothing: the tokens of the benchmark are fixed."""
 
     def count(self, split: str) -> int:
         """Number of sequences."""
         return len(self.splits[split])
 
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
-        """`ids` (B,N), `labels` (B,), and `key_mask` (B,N) where something is padding."""
+        """`ids` (B,N), `labels` (B,), and `key_mask` (B,N) if there is padding."""
         ids, real = self.rows(split, samples)
         if self.denoises:
             return self._gaps(ids, real, samples, epochs)
         return make_batch(ids, real, self.splits[split].labels[samples])
 
     def sample(self, split: str, count: int) -> Indices:
-        """`count` samples drawn once for all seeds: the first of a file may all belong to one class."""
+        """`count` random samples, the same for all seeds: the first ones of a file may all belong to one class."""
         return np.sort(batch_indices(0, EVALUATION, 0, count, self.count(split)))
 
     def rows(self, split: str, samples: Indices) -> tuple[Indices, NDArray[np.bool_]]:
         """Sequences as (B,N), and which of their tokens are real."""
         ids, real = self.splits[split].rows(samples, self.data.context)
-        return ids, ids != PAD if self.data.rules == "skyformer" else real  # there black pixels are padding
+        return ids, ids != PAD if self.data.rules == "skyformer" else real  # its rules treat black pixels as padding
 
     def _gaps(self, ids: Indices, real: NDArray[np.bool_], samples: Indices, epochs: Indices) -> Batch:
-        """`ids` with gaps, and `select` and `labels` (K,) of the K masked tokens."""
+        """`ids` with masked tokens, and `select` and `labels` (K,) of these K tokens."""
         targets = np.full_like(ids, IGNORE)
         for row, (sample, epoch) in enumerate(zip(samples, epochs, strict=True)):
             key, place = (self.config.seed, int(epoch), int(sample)), np.flatnonzero(real[row])
@@ -159,7 +159,7 @@ class LraTask(Task):
         return {**make_batch(ids, real, targets.ravel()[select]), **tensors({"select": select})}
 
     def parts(self, batch: Batch) -> list[Batch]:
-        """On a CPU, a few rows of similar length at once: a whole batch would be mostly padding, and large."""
+        """On a CPU, a few rows of similar length at a time: a whole batch would be large and mostly padding."""
         import torch
 
         ids, real = batch["ids"], batch.get("key_mask")
@@ -175,7 +175,7 @@ class LraTask(Task):
         return summed_loss(logits, labels), len(labels)
 
     def measure(self, model: nn.Module, batch: Batch) -> Sums:
-        """Also the confusion matrix: rows are true classes, columns are answers."""
+        """Also the confusion matrix: rows are true classes, columns are predictions."""
         logits, labels = self._logits(model, batch), batch["labels"]
         loss = summed_loss(logits, labels)
         if self.denoises:
@@ -190,7 +190,7 @@ class LraTask(Task):
         return logits.float()
 
     def metrics(self, split: str, sums: Mapping[str, Any]) -> dict[str, Any]:
-        """Loss and accuracy, and over a whole split the confusion matrix; loss and perplexity of masked tokens."""
+        """Loss and accuracy, and for a whole split the confusion matrix; when denoising, loss and perplexity."""
         count, confusion = sums["terms"], sums.get("confusion")
         mean, context = sums["loss"] / max(count, 1), {"context": self.data.context}
         if confusion is None:
@@ -201,19 +201,19 @@ class LraTask(Task):
 
 
 def make_batch(ids: Indices, real: NDArray[np.bool_], labels: Indices) -> Batch:
-    """`ids` and `labels` as tensors, and `key_mask` where something is padding."""
+    """`ids` and `labels` as tensors, and `key_mask` if there is padding."""
     batch = {"ids": ids, "labels": labels}
     return tensors(batch if real.all() else {**batch, "key_mask": real})
 
 
 def split_sizes(count: int, held_out: float) -> dict[str, int]:
-    """Number of samples per split, of `count` generated ones."""
+    """Number of samples per split if `count` samples are generated."""
     blank = Sequences(np.zeros(0, np.int64), np.zeros(count + 1, np.int64), np.zeros(count, np.int64))
     return {split: len(part) for split, part in blank.split(held_out).items()}
 
 
 def _extent(real: Tensor) -> Tensor:
-    """Where the last real token of each row, or of each pair of rows, ends: (B,), at least 1."""
+    """The length up to the last real token of each row, or of each pair of rows: (B,), at least 1."""
     import torch
 
     ends = (real * torch.arange(1, real.shape[-1] + 1)).flatten(1).amax(dim=1)

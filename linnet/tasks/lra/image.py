@@ -1,4 +1,4 @@
-"""LRA Image: what a picture of 32 by 32 grey pixels shows, read as a sequence of 1,024 tokens."""
+"""LRA Image: classify a picture of 32 by 32 grey pixels, read as a sequence of 1,024 tokens."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from linnet.tasks.lra.base import LraData, LraTask
 
 @TASK.add("lra/image")
 class Image(LraTask):
-    """Ten classes; a token is a grey level, black too, except by the rules of "skyformer", where it is padding."""
+    """Ten classes. A token is a grey level; with the rules "skyformer", black is padding."""
 
     classes = CLASSES
     tokens = 256
@@ -20,11 +20,11 @@ class Image(LraTask):
 
     @staticmethod
     def places(data: LraData) -> dict[str, Path]:
-        """The pictures in LINNET_DATA."""
+        """The folder of the pictures in LINNET_DATA."""
         return {} if data.path is not None else {"path": default_path()}
 
     def read(self) -> dict[str, Sequences]:
-        """Pixels row by row."""
+        """The pixels of each picture, row by row."""
         data = self.data
         if data.context < PIXELS:
             raise InputError(f"data.context is {data.context}: a picture has {PIXELS:,} pixels")

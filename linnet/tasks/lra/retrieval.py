@@ -1,4 +1,4 @@
-"""LRA Retrieval: do two papers of the ACL Anthology belong together, from the first 4,000 bytes of each."""
+"""LRA Retrieval: do two papers of the ACL Anthology belong together? The model reads 4,000 bytes of each."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from linnet.tasks.lra.base import LraData, LraTask, make_batch
 
 
 class PairsTask(LraTask):
-    """Two classes; both documents are read by the same model, and a token is a byte."""
+    """Two classes. The same model reads both documents; a token is a byte."""
 
     output = "two_tower"
     classes = 2
@@ -28,31 +28,31 @@ class PairsTask(LraTask):
         return 1 if data.objective == "denoise" else 2
 
     def symbol(self, token: int) -> str:
-        """A byte, as a letter where it is one."""
+        """The character of a byte."""
         return letter(token)
 
     def read_pairs(self) -> dict[str, Pairs]:
-        """The pairs of each split, documents cut at `data.context` bytes."""
+        """The pairs of each split, with documents cut at `data.context` bytes."""
         raise NotImplementedError
 
     def read(self) -> dict[str, Sequences]:
-        """The documents of each split; which belong together is kept beside them."""
+        """The documents of each split; the pairs are stored in `self.pairs`."""
         self.pairs = self.read_pairs()
         return {split: pairs.documents for split, pairs in self.pairs.items()}
 
     def fingerprint(self) -> dict[str, str]:
-        """SHA-256 of each split, documents, pairs and labels."""
+        """SHA-256 of each split: documents, pairs and labels."""
         return {
             split: digest({**pairs.documents.arrays("documents"), "pairs": pairs.pairs, "labels": pairs.labels})
             for split, pairs in self.pairs.items()
         }
 
     def count(self, split: str) -> int:
-        """Number of pairs, or of documents to denoise."""
+        """Number of pairs or, when denoising, of documents."""
         return super().count(split) if self.denoises else len(self.pairs[split])
 
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
-        """`ids` (B,2,N), `labels` (B,) and, where something is padding, `key_mask` (B,2,N)."""
+        """`ids` (B,2,N), `labels` (B,) and, if there is padding, `key_mask` (B,2,N)."""
         if self.denoises:
             return super().batch(split, samples, epochs)
         pairs = self.pairs[split]
@@ -66,7 +66,7 @@ class Retrieval(PairsTask):
     """The pairs of the benchmark, from its public tables."""
 
     def read_pairs(self) -> dict[str, Pairs]:
-        """There is no copy to fall back on: `data.path` names their folder."""
+        """There is no default: `data.path` must name the folder of the tables."""
         data = self.data
         if data.path is None:
             raise InputError(f"data.path is not set: {MISSING}")

@@ -1,4 +1,4 @@
-"""A small real stand-in for LRA Retrieval: does one of 1,669 papers of the ACL Anthology cite the other."""
+"""A small real stand-in for LRA Retrieval: does one paper cite the other, among 1,669 of the ACL Anthology?"""
 
 from pathlib import Path
 
@@ -14,11 +14,11 @@ class RetrievalSmall(PairsTask):
 
     @staticmethod
     def places(data: LraData) -> dict[str, Path]:
-        """The papers in LINNET_DATA."""
+        """The folder of the papers in LINNET_DATA."""
         return {} if data.path is not None else {"path": default_path()}
 
     def read_pairs(self) -> dict[str, Pairs]:
-        """`data.variant` decides the splits and the pairs that do not cite each other."""
+        """`data.variant` is the seed of the splits and of the pairs without a citation."""
         data = self.data
         self.work("reading the papers")(0, 1)
         return read_small(Path(data.path or default_path()), data.context, data.variant)

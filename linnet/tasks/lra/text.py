@@ -1,4 +1,4 @@
-"""LRA Text: is a film review good or bad, from its first 4,000 bytes."""
+"""LRA Text: is a film review positive or negative, judging by its first 4,000 bytes?"""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from linnet.tasks.lra.base import LraData, LraTask
 
 @TASK.add("lra/text")
 class Text(LraTask):
-    """Two classes; a token is a byte."""
+    """Two classes. A token is a byte."""
 
     classes = 2
     tokens = 257
@@ -20,14 +20,14 @@ class Text(LraTask):
 
     @staticmethod
     def places(data: LraData) -> dict[str, Path]:
-        """The reviews in LINNET_DATA."""
+        """The folder of the reviews in LINNET_DATA."""
         return {} if data.path is not None else {"path": default_path()}
 
     def symbol(self, token: int) -> str:
-        """A byte, as a letter where it is one."""
+        """The character of a byte."""
         return letter(token)
 
     def read(self) -> dict[str, Sequences]:
-        """Cut at `data.context` bytes."""
+        """The reviews, cut at `data.context` bytes."""
         data = self.data
         return read_text(Path(data.path or default_path()), data.context, self.work("reading the reviews"))

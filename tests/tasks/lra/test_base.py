@@ -347,7 +347,7 @@ def test_a_stop_in_pretraining_says_so_and_goes_on(config, tmp_path, monkeypatch
     for key, other in (("pretrain_steps", "steps is 5, not 4"), ("seed", "seed is 5, not 0")):
         changed = re.sub(rf"^{key} = \d$", f"{key} = 5", text, flags=re.MULTILINE)
         (tmp_path / "part" / "config.toml").write_text(changed)
-        with pytest.raises(InputError, match=f"pretrain was begun otherwise, now {other}: put it back"):
+        with pytest.raises(InputError, match=f"pretrain was started otherwise, now {other}: put it back"):
             resume_run(tmp_path / "part", QUIET)
     (tmp_path / "part" / "config.toml").write_text(text)
     assert not resume_run(tmp_path / "part", QUIET).pretraining
@@ -359,8 +359,8 @@ def test_a_stop_in_pretraining_says_so_and_goes_on(config, tmp_path, monkeypatch
     [
         ("listops", {"context": 1000}, "data.context is 1000: trees have up to 1,999 tokens"),
         ("listops", {"path": "nowhere", "count": None}, "basic_train.tsv does not exist: `linnet data listops"),
-        ("listops", {"path": "nowhere", "count": 9}, "data.count is 9: these data are read, and read whole"),
-        ("text", {"count": 9}, "data.count is 9: these data are read, and read whole"),
+        ("listops", {"path": "nowhere", "count": 9}, "data.count is 9: only generated data have it"),
+        ("text", {"count": 9}, "data.count is 9: only generated data have it, and these are read"),
         ("image", {"context": 1000}, "data.context is 1000: a picture has 1,024 pixels"),
         ("pathfinder", {"context": 1000}, "data.context is 1000: a picture has 1,024 pixels"),
         ("pathfinder", {"path": "nowhere"}, "nowhere has neither pathfinder.json nor imgs: Pathfinder32 is"),
@@ -389,10 +389,10 @@ def test_a_model_that_does_not_fit_is_refused(config, preset_name, fields, line)
 
 
 def test_pretraining_is_of_lra_only():
-    with pytest.raises(InputError, match=r"only a task lra/\.\.\. that classifies has it, not this causal_lm"):
+    with pytest.raises(InputError, match=r"only the tasks lra/\.\.\. that classify allow it, not causal_lm"):
         check_config(load_recipe("smoke", ["pretrain=true"]))
 
 
 def test_steps_of_pretraining_need_pretraining():
-    with pytest.raises(InputError, match=r"train\.pretrain_steps is 9: it goes with pretrain = true only"):
+    with pytest.raises(InputError, match=r"train\.pretrain_steps is 9: it needs pretrain = true"):
         check_config(load_recipe("lra/text", ["train.pretrain_steps=9"]))
