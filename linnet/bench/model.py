@@ -55,7 +55,7 @@ def job_of(table: str, name: str, which: str, batch: int, tokens: int) -> dict[s
     return {"table": table, "case": name, "form": "bidirectional", "pass": which, "batch": batch, "tokens": tokens}
 
 
-def config(name: str, tokens: int) -> ModelConfig:
+def lra_config(name: str, tokens: int) -> ModelConfig:
     """The Long Range Arena preset of a system, with two layers and without dropout."""
     base = preset(f"{SYSTEMS.get(name, name)}_lra", max_length=tokens)
     layers = (base.layers[0], base.layers[-1])
@@ -76,7 +76,7 @@ def prepare(job: Job) -> Callable[[], object]:
         x, toward = torch.randn(B, N, LAYER_WIDTH, requires_grad=True), torch.randn(B, N, LAYER_WIDTH)
         return partial(_layer, run, mixer, x, toward)
     which = "training" if job["pass"] == "train" else "inference"
-    return lra_step(config(job["case"], N), which, N, B, job["compiled"])
+    return lra_step(lra_config(job["case"], N), which, N, B, job["compiled"])
 
 
 def _layer(run: Callable[..., Tensor], mixer: nn.Module, x: Tensor, toward: Tensor) -> None:

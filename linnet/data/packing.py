@@ -4,13 +4,10 @@ A stream is tokenized once and cached as `<key>.tokens`: a header of 512 bytes, 
 The key is the SHA-256 of content, tokenizer and split, so a stale file is never used.
 """
 
-import atexit
 import errno
 import hashlib
 import json
-import shutil
 import tempfile
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,11 +21,10 @@ from linnet.data.corpora import Corpus
 from linnet.data.masking import IGNORE as IGNORE
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import InputError
-from linnet.storage import clean, one_line_errors, temporary_name
+from linnet.storage import DAY, cache_folder, clean, one_line_errors, temporary_name
 
 FORMAT = "linnet-tokens-1"
 HEADER = 512
-DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ def open_stream(
     """
     name = f"{FORMAT} {corpus.sha256[split]} {tokenizer.sha256} {split}"
     key = hashlib.sha256(name.encode()).hexdigest()
-    path = (default_cache() if cache is None else Path(cache)) / f"{key}.tokens"
+    path = (cache_folder() if cache is None else Path(cache)) / f"{key}.tokens"
     stream = _read(path, key, split)
     if stream is None:
         if not corpus.size(split):
@@ -206,23 +202,6 @@ def _read(path: Path, key: str, split: str) -> Stream | None:
 
 def _map(file: IO[bytes], fields: dict[str, Any]) -> NDArray[Any]:
     return np.memmap(file, np.dtype(fields["dtype"]), "r", HEADER, (fields["count"],))
-
-
-def default_cache() -> Path:
-    """Where what takes long to make is kept unless a run names another folder."""
-    try:
-        return Path.home() / ".cache" / "linnet"
-    except RuntimeError:  # a user without a home: a name that others know, they could fill before us
-        return _own_cache()
-
-
-@lru_cache(maxsize=1)
-def _own_cache() -> Path:
-    """A private folder that goes with this process."""
-    folder = tempfile.mkdtemp(prefix="linnet-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    warnings.warn(f"you have no home folder: {folder} keeps the data until this process ends", stacklevel=4)
-    return Path(folder)
 
 
 def _create(temporary: Path) -> IO[bytes]:

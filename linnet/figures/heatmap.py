@@ -43,7 +43,7 @@ def unpack(packed: Mapping[str, Any]) -> Map:
         raise LinnetError(f"an attention map is damaged: {error}") from None
 
 
-def shrink(packed: Mapping[str, Any], size: int) -> dict[str, Any]:
+def shrink_map(packed: Mapping[str, Any], size: int) -> dict[str, Any]:
     """A packed map of at most `size` rows, pooled as `attention_map` does; raises if it is damaged."""
     weights = unpack(packed)
     n = len(weights)

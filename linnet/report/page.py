@@ -36,7 +36,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     if out is None:
         out = Path(folders[0] if len(folders) == 1 else ".") / "report.html"
     clean(Path(out).absolute().parent, IDLE, shared=True)
-    write_text(out, render(runs))
+    write_text(out, render_page(runs))
     return Path(out)
 
 
@@ -47,7 +47,7 @@ def check_extra() -> None:
             raise InputError(f"a report needs {package}: {install_extra('report')}")
 
 
-def render(runs: Sequence[SavedRun]) -> str:
+def render_page(runs: Sequence[SavedRun]) -> str:
     """The HTML of the page."""
     check_extra()
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

@@ -1,5 +1,6 @@
 """Storage: files, checkpoints and run folders that survive kills, full disks and damage."""
 
+from linnet.storage.cache import DAY, cache_folder
 from linnet.storage.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -31,6 +32,7 @@ from linnet.storage.state import Position
 from linnet.storage.tensors import pack_tensors, unpack_tensors
 
 __all__ = [
+    "DAY",
     "IDLE",
     "BusyError",
     "Checkpoint",
@@ -39,6 +41,7 @@ __all__ = [
     "Position",
     "RunLock",
     "beside",
+    "cache_folder",
     "check_metrics",
     "clean",
     "clean_finished",

@@ -18,7 +18,7 @@ from linnet.figures.table import Table
 from linnet.screen import Screen
 from linnet.storage import beside
 from linnet.studies.claims import Claim, claims_table
-from linnet.studies.records import Record, check_origin, digest, one_line_damage, read_records
+from linnet.studies.records import Record, check_origin, one_line_damage, read_records, records_sha256
 
 TRANSNORMER = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
 LLN = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
@@ -192,7 +192,7 @@ class Study(ABC):
         for file in files[1:]:
             check_owner(file, self.name)
         write_page(page, self.heading(scale), self.rendered(records, picture.name))
-        about = {SOURCE: digest(records), OWNER: self.name}
+        about = {SOURCE: records_sha256(records), OWNER: self.name}
         save_figures(self.figures(records, self.heading(scale)), picture, about)
         if grid:
             save_maps(grid, maps, *self.about_maps(records), about)

@@ -12,7 +12,7 @@ from linnet.registry import STUDY
 from linnet.screen import Screen
 from linnet.storage import beside
 from linnet.studies.base import OWNER, SOURCE, Report, Request, Study, check_owner
-from linnet.studies.records import Record, digest, one_line_damage, study_of
+from linnet.studies.records import Record, one_line_damage, records_sha256, study_of
 
 
 class Drawn(Study):
@@ -53,7 +53,7 @@ class Drawn(Study):
         with one_line_damage(*folders):
             (figure,) = self.figures(records, "")
         _check_place(picture, self.name)
-        save_figures([figure], picture, {SOURCE: digest(records), OWNER: self.name})
+        save_figures([figure], picture, {SOURCE: records_sha256(records), OWNER: self.name})
         return Report(str(picture), {"figure": str(picture), "systems": [series.name for series in figure.series]})
 
     def source(self, name: str, beside_it: Path, scale: str) -> Path:

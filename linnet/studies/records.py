@@ -83,7 +83,7 @@ def one_line_damage(*places: Path) -> Iterator[None]:
         raise LinnetError(f"{' or '.join(map(str, places))} is damaged: {what}") from error
 
 
-def digest(records: Sequence[Record]) -> str:
+def records_sha256(records: Sequence[Record]) -> str:
     """SHA-256 of the records, by which a picture is known to be drawn from them."""
     return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
 

@@ -48,7 +48,7 @@ class Scale(NamedTuple):
     sets: tuple[str, ...] = ()
 
 
-class Trial(NamedTuple):
+class StudyRun(NamedTuple):
     """One run of a study."""
 
     row: Row
@@ -89,9 +89,9 @@ class Trained(Study):
 
     def check(self, request: Request) -> None:
         """Raise for a scale or a run that the study does not have."""
-        self.trials(request.scale, request.seeds, request.only)
+        self.study_runs(request.scale, request.seeds, request.only)
 
-    def trials(self, scale: str, seeds: int | None = None, only: Sequence[str] = ()) -> list[Trial]:
+    def study_runs(self, scale: str, seeds: int | None = None, only: Sequence[str] = ()) -> list[StudyRun]:
         """The runs: the first seed of every row, then the second, so that an early stop leaves a whole table.
 
         `seeds` replaces each row's number of them. With `only`, those whose names begin so, in the order of `only`.
@@ -99,15 +99,15 @@ class Trained(Study):
         if scale not in self.scales:
             raise unknown("scale", scale, self.scales)
         planned = [
-            Trial(row, seed, self._config(row, scale, seed))
+            StudyRun(row, seed, self._config(row, scale, seed))
             for seed in range(seeds or max(row.seeds for row in self.rows))
             for row in self.rows
             if seed < (seeds or row.seeds) and scale in row.scales
         ]
         for name in only:
-            if not any(trial.name.startswith(name) for trial in planned):
-                raise unknown("run", name, [trial.name for trial in planned])
-        return [trial for name in only or ("",) for trial in planned if trial.name.startswith(name)]
+            if not any(run.name.startswith(name) for run in planned):
+                raise unknown("run", name, [run.name for run in planned])
+        return [run for name in only or ("",) for run in planned if run.name.startswith(name)]
 
     def _config(self, row: Row, scale: str, seed: int) -> RunConfig:
         at = self.scales[scale]
@@ -116,42 +116,42 @@ class Trained(Study):
 
     def runs(self, scale: str, seeds: int | None = None) -> list[str]:
         """The names of the runs."""
-        return [trial.name for trial in self.trials(scale, seeds)]
+        return [run.name for run in self.study_runs(scale, seeds)]
 
     def dry_run(self, scale: str, only: Sequence[str] = (), seeds: int | None = None) -> list[Planned]:
         """Size, tokens, steps and estimated GPU hours of each run."""
-        return [plan(trial) for trial in self.trials(scale, seeds, only)]
+        return [plan(run) for run in self.study_runs(scale, seeds, only)]
 
     def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
         """Train what is missing; returns the signal that stopped it, 0 if none did.
 
         A run that was stopped goes on. A run that another process holds is skipped, so two processes share the work.
         """
-        for trial in self.trials(request.scale, request.seeds, request.only):
-            place = folder / f"{trial.name}.json"
+        for run in self.study_runs(request.scale, request.seeds, request.only):
+            place = folder / f"{run.name}.json"
             if place.exists():
                 continue
-            screen.say(f"{self.name}, {request.scale} scale: {trial.name}")
+            screen.say(f"{self.name}, {request.scale} scale: {run.name}")
             try:
-                outcome = train(trial, out / trial.name, screen)
+                outcome = train(run, out / run.name, screen)
             except BusyError:
                 continue
             if outcome.signal:
                 return outcome.signal
-            found = self.record(request.scale, trial, outcome)
+            found = self.record(request.scale, run, outcome)
             folder.mkdir(parents=True, exist_ok=True)
             write_json(place, found)
         return 0
 
-    def record(self, scale: str, trial: Trial, outcome: Outcome) -> Record:
+    def record(self, scale: str, run: StudyRun, outcome: Outcome) -> Record:
         """Everything about one finished run, as it is committed."""
-        folder, task = outcome.folder, TASK[trial.config.task]
+        folder, task = outcome.folder, TASK[run.config.task]
         metrics, before = (read_metrics(folder / part / "metrics.jsonl") for part in ("", "pretrain"))
         timings = [r for part in ("", "pretrain") for r in read_metrics(folder / part / "timings.jsonl")]
         read_before = max((entry["tokens"] for entry in before if entry["split"] == "train"), default=0)
         environment = json.loads((folder / "environment.json").read_text())
-        config = trial.config.model_dump(mode="json", exclude_none=True)
-        for key in trial.config.data.paths():
+        config = run.config.model_dump(mode="json", exclude_none=True)
+        for key in run.config.data.paths():
             config["data"].pop(key, None)  # a path of one machine says nothing to another; the hashes below do
         which = task.scored
         test = outcome.run.evaluate("test", which)
@@ -159,8 +159,8 @@ class Trained(Study):
         return {
             **stamp(self.name, self.kind, self.command(scale)),
             "scale": scale,
-            "row": trial.row.name,
-            "seed": trial.seed,
+            "row": run.row.name,
+            "seed": run.seed,
             "config": config,
             "model": resolved_model(outcome.run.model_config),
             "parameters": outcome.parameters,
@@ -188,7 +188,7 @@ class Trained(Study):
         pages = render_unfinished(begun, out, title) if request.render else ()
         shown = [" and ".join(map(str, pages))] if pages else []
         found = self.rendered_so_far(request, folder, needed=request.render and not begun)
-        asked = [trial.name for trial in self.trials(request.scale, request.seeds, request.only)]
+        asked = [run.name for run in self.study_runs(request.scale, request.seeds, request.only)]
         left = not request.render and any(not (folder / f"{name}.json").exists() for name in asked)
         text = "\n".join([*table, *shown, found.text]) + (": the same command goes on" if left else "")
         data = {**found.data, "begun": [run.name for run in begun], "signal": signal}
@@ -196,11 +196,11 @@ class Trained(Study):
         return Report(text, {**data, **named}, signal)
 
 
-def train(trial: Trial, folder: Path, screen: Screen) -> Outcome:
-    """Start a run, or resume it."""
+def train(run: StudyRun, folder: Path, screen: Screen) -> Outcome:
+    """Begin a run, or go on with it."""
     if not (folder / "config.toml").exists():
-        return start_run(trial.config, folder, screen)
-    check_begun(folder, trial.config)
+        return start_run(run.config, folder, screen)
+    check_begun(folder, run.config)
     return resume_run(folder, screen)
 
 
@@ -218,15 +218,15 @@ def _loading_share(timings: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {"loading": round(sum(loading for loading, _ in timed) / seconds, 5)} if seconds else {}
 
 
-def plan(trial: Trial) -> Planned:
+def plan(run: StudyRun) -> Planned:
     """A run before it is done.
 
     Tokens are steps * batch * accumulate * context, those of pretraining too; padding counts. GPU hours are those of
     one A100 in bfloat16: 6 * parameters * tokens / (312e12 per second * 0.3).
     """
-    tokens, parameters = planned_tokens(trial.config), _parameters(model_without_data(trial.config).model_dump_json())
+    tokens, parameters = planned_tokens(run.config), _parameters(model_without_data(run.config).model_dump_json())
     hours = float(f"{gpu_hours(parameters, tokens):.4g}")
-    return Planned(trial.name, parameters, tokens, planned_updates(trial.config), hours)
+    return Planned(run.name, parameters, tokens, planned_updates(run.config), hours)
 
 
 def gpu_hours(parameters: int, tokens: int) -> float:

@@ -11,7 +11,7 @@ from linnet.figures.table import Table
 from linnet.report.runs import SavedRun, number, read_runs
 from linnet.storage import beside
 from linnet.studies.base import OWNER, SOURCE, check_owner
-from linnet.studies.records import digest
+from linnet.studies.records import records_sha256
 
 UNFINISHED = "unfinished runs"  # owner of their picture, which studies that share runs share too
 
@@ -25,7 +25,7 @@ PANELS = {  # by the measure of a run: key of a record, title, factor, label of 
 
 
 def unfinished(out: Path) -> list[SavedRun]:
-    """The unfinished runs in the folders of `out`, and unfinished pretrainings of runs.
+    """The runs, and pretrainings of runs, in the folders of `out` that have begun and not ended.
 
     A run has begun when a step of it is recorded, or when its pretraining has ended.
     """
@@ -105,6 +105,6 @@ def render_unfinished(runs: Sequence[SavedRun], out: Path, title: str) -> tuple[
     write_page(page, title, rendered_unfinished(runs, picture.name if figures else None))
     if not figures:
         return (page,)
-    about = {SOURCE: digest([dataclasses.asdict(run) for run in runs]), OWNER: UNFINISHED}
+    about = {SOURCE: records_sha256([dataclasses.asdict(run) for run in runs]), OWNER: UNFINISHED}
     save_figures(figures, picture, about)
     return page, picture

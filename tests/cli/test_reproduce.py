@@ -10,7 +10,7 @@ import pytest
 from linnet.bench import lra
 from linnet.figures.figure import read_metadata
 from linnet.registry import STUDY
-from linnet.studies.records import digest
+from linnet.studies.records import records_sha256
 from linnet.studies.unfinished import unfinished, unfinished_figures
 
 
@@ -250,7 +250,7 @@ def test_the_committed_circles_are_drawn_from_the_committed_tables():
     names = ("transnormer-table6", "transnormer-table7")
     records = [record for name in names for record in STUDY[name]().read(root / f"{name}-cpu")]
     about = read_metadata(root / "transnormer-figure1-cpu.png")
-    assert (about["linnet-results"], about["linnet-study"]) == (digest(records), "transnormer-figure1")
+    assert (about["linnet-results"], about["linnet-study"]) == (records_sha256(records), "transnormer-figure1")
     assert "(transnormer-figure1-cpu.png)" in (root / "transnormer-table7-cpu.md").read_text()
 
 

@@ -4,8 +4,6 @@ import errno
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -185,23 +183,6 @@ def test_the_default_cache_is_in_the_home_of_the_user(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     open_stream(CORPUS, BYTES, "train")
     assert len(list((tmp_path / ".cache" / "linnet").iterdir())) == 1
-
-
-def test_without_a_home_the_cache_is_private_and_goes_with_the_process():
-    """A name that others can guess, they could fill with another stream before us."""
-    program = """
-from pathlib import Path
-from linnet.data.packing import default_cache
-def homeless():
-    raise RuntimeError("Could not determine home directory.")
-Path.home = homeless
-print(default_cache(), default_cache() == default_cache(), oct(default_cache().stat().st_mode & 0o777))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    folder, same, mode = done.stdout.split()
-    assert (same, mode) == ("True", "0o700")
-    assert f"you have no home folder: {folder} keeps the data until this process ends" in done.stderr
-    assert not Path(folder).exists()
 
 
 def test_an_empty_split(tmp_path):

@@ -13,7 +13,7 @@ from linnet.figures.figure import read_metadata
 from linnet.registry import STUDY
 from linnet.studies.base import OWNER, SOURCE, maps_name
 from linnet.studies.claims import FAILS, HOLDS, OPEN
-from linnet.studies.records import digest
+from linnet.studies.records import records_sha256
 
 RESULTS = Path(__file__).parents[2] / "docs/results"
 PLACES = [(name, scale) for name in STUDY.names() for scale in STUDY[name].scales]
@@ -76,7 +76,7 @@ def test_committed_pages_are_what_the_records_render_to(place, name):
     pictures = [picture, *([picture.with_name(maps_name(picture.name))] if study.maps(records) else [])]
     for drawn in pictures:
         about = read_metadata(drawn)
-        assert (about[OWNER], about[SOURCE]) == (name, digest(records))
+        assert (about[OWNER], about[SOURCE]) == (name, records_sha256(records))
 
 
 @each_committed

@@ -14,7 +14,7 @@ from linnet.data.lra.listops import FIRST, OPERATORS
 from linnet.registry import STUDY, TASK
 from linnet.screen import Screen
 from linnet.storage import read_checkpoint, steps
-from linnet.studies.records import digest
+from linnet.studies.records import records_sha256
 from linnet.studies.trained import check_begun
 from linnet.studies.unfinished import at, rendered_unfinished, unfinished
 from linnet.train.check import check_settings, run_config
@@ -33,7 +33,7 @@ def test_the_page_is_what_the_runs_render_to() -> None:
     runs = unfinished(KEPT)
     assert [run.name for run in runs] == ["listops-T2-seed0", "listops-vanilla-seed0"]
     assert rendered_unfinished(runs, "lra.png") in KEPT.with_suffix(".md").read_text()
-    assert digest([dataclasses.asdict(run) for run in runs]).encode() in KEPT.with_suffix(".png").read_bytes()
+    assert records_sha256([dataclasses.asdict(run) for run in runs]).encode() in KEPT.with_suffix(".png").read_bytes()
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
@@ -49,8 +49,8 @@ def test_the_last_checkpoint_and_the_best_are_kept_and_small(folder: Path) -> No
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
 def test_the_command_of_the_page_goes_on_with_it(folder: Path) -> None:
     """A recipe, a preset or a study that is changed would refuse the run, which took days."""
-    (trial,) = STUDY["transnormer-table6"]().trials("paper", only=[folder.name])
-    check_begun(folder, trial.config)
+    (study_run,) = STUDY["transnormer-table6"]().study_runs("paper", only=[folder.name])
+    check_begun(folder, study_run.config)
     check_settings(folder, read_checkpoint(last(folder)).state, run_config(folder))
 
 

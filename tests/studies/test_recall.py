@@ -14,7 +14,7 @@ from linnet.screen import Screen
 from linnet.storage import write_json
 from linnet.studies.base import Request
 from linnet.studies.recall import by_mechanism
-from linnet.studies.records import digest
+from linnet.studies.records import records_sha256
 from linnet.studies.trained import Scale
 
 STUDIED = STUDY["recall"]()
@@ -94,15 +94,15 @@ def test_a_page_and_a_picture_are_made_of_the_records(tmp_path):
     text = page.read_text()
     assert STUDIED.to_markdown(records) in text
     assert re.search(r"!\[accuracy against the number of pairs\]\(recall-cpu\.png\)", text)
-    assert Image.open(picture).text["linnet-results"] == digest(records)
+    assert Image.open(picture).text["linnet-results"] == records_sha256(records)
 
 
 def test_recall_is_of_every_causal_mechanism() -> None:
-    found = [(trial.row.name, trial.seed, trial.config.model["layers"]) for trial in STUDIED.trials("cpu")]
+    found = [(run.row.name, run.seed, run.config.model["layers"]) for run in STUDIED.study_runs("cpu")]
     causal = [name for name in linnet.list_attention() if linnet.describe_attention(name)["causal"]]
     assert found == [(name, seed, ["diag", name]) for seed in range(3) for name in causal]
-    assert len({trial.name for trial in STUDIED.trials("cpu")}) == len(found)
-    config = STUDIED.trials("cpu")[0].config
+    assert len({study_run.name for study_run in STUDIED.study_runs("cpu")}) == len(found)
+    config = STUDIED.study_runs("cpu")[0].config
     for options in config.model["options"].values():  # nothing local holds a sample, and nothing is longer than one
         assert all(size <= config.data.context // 4 for name, size in options.items() if name != "max_length")
     assert config.model["options"]["cosformer"] == {"max_length": config.data.context}
@@ -118,4 +118,4 @@ def test_a_study_of_recall_trains_and_renders(monkeypatch, tmp_path):
     assert all(0 <= r["test"][f"accuracy_{P}_pairs"] <= 1 for r in records for P in (1, 3))
     assert report.text.endswith("6 of 6 runs are done")
     assert STUDIED.to_markdown(records) in (tmp_path / "results.md").read_text()
-    assert Image.open(tmp_path / "results.png").text["linnet-results"] == digest(records)
+    assert Image.open(tmp_path / "results.png").text["linnet-results"] == records_sha256(records)

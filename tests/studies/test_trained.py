@@ -11,7 +11,7 @@ from linnet.registry import STUDY
 from linnet.screen import Screen
 from linnet.studies.base import Request
 from linnet.studies.perplexity import Perplexity
-from linnet.studies.records import code_version, digest
+from linnet.studies.records import code_version, records_sha256
 from linnet.studies.trained import Row, Scale
 from linnet.train.run import start_run
 
@@ -38,11 +38,11 @@ def tiny(tmp_path):
 
 def test_runs_can_be_chosen_by_the_beginning_of_their_names() -> None:
     study = STUDY["transnormer-table6"]()
-    names = [trial.name for trial in study.trials("cpu", only=["listops-vanilla-seed0", "listops-T"])]
+    names = [study_run.name for study_run in study.study_runs("cpu", only=["listops-vanilla-seed0", "listops-T"])]
     assert names[0] == "listops-vanilla-seed0"
     assert {name.rpartition("-")[0] for name in names[1:]} == {"listops-T1", "listops-T2", "listops-T2-pretrained"}
     with pytest.raises(InputError, match="unknown run 'listop-T2': did you mean 'listops-T2"):
-        study.trials("cpu", only=["listop-T2"])
+        study.study_runs("cpu", only=["listop-T2"])
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -50,8 +50,8 @@ def test_runs_differ_in_the_model_and_the_seed_alone(name: str) -> None:
     study = STUDY[name]()
     for scale in study.scales:
         configs: dict[str, set[tuple[str, str, int]]] = {}
-        for trial in study.trials(scale):
-            c, own = trial.config, {"steps", "pretrain_steps"}
+        for study_run in study.study_runs(scale):
+            c, own = study_run.config, {"steps", "pretrain_steps"}
             steps = c.train.steps + (c.train.pretrain_steps or c.train.steps) * c.pretrain
             settings = (c.data.model_dump_json(), c.train.model_dump_json(exclude=own), steps)
             configs.setdefault(c.task, set()).add(settings)
@@ -63,23 +63,23 @@ def test_shared_runs_are_the_same_runs() -> None:
     found: dict[tuple[str, str, str], str] = {}
     for study in (STUDY[name]() for name in TRAINED if STUDY[name].shared):
         for scale in study.scales:
-            for trial in study.trials(scale):
-                config = trial.config.model_dump_json()
-                assert found.setdefault((study.shared, scale, trial.name), config) == config
+            for study_run in study.study_runs(scale):
+                config = study_run.config.model_dump_json()
+                assert found.setdefault((study.shared, scale, study_run.name), config) == config
     assert found
 
 
 def test_more_seeds_of_every_system_can_be_asked_for() -> None:
     study = STUDY["transnormer-table6"]()
-    usual, more = (study.trials("cpu", seeds) for seeds in (None, 3))
-    assert [trial.name for trial in more[: len(usual)]] == [trial.name for trial in usual]
+    usual, more = (study.study_runs("cpu", seeds) for seeds in (None, 3))
+    assert [study_run.name for study_run in more[: len(usual)]] == [study_run.name for study_run in usual]
     assert len(more) == 3 * len(usual)
-    assert {trial.seed for trial in more} == {trial.config.seed for trial in more} == {0, 1, 2}
+    assert {study_run.seed for study_run in more} == {study_run.config.seed for study_run in more} == {0, 1, 2}
 
 
 def test_a_study_goes_on_and_renders(tiny: Perplexity, tmp_path: Path) -> None:
     request = Request(out=tmp_path / "runs", results=tmp_path / "results")
-    first = tiny.trials("cpu")[0]
+    first = tiny.study_runs("cpu")[0]
     start_run(first.config, tmp_path / "runs" / first.name, QUIET)  # as if the study had been stopped after a run
     report = tiny.reproduce(request, QUIET)
     assert (report.signal, report.data["done"], report.data["planned"]) == (0, 3, 3)
@@ -89,7 +89,7 @@ def test_a_study_goes_on_and_renders(tiny: Perplexity, tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(records)  # no path of this machine
     page, picture = tmp_path / "results.md", tmp_path / "results.png"
     about = read_metadata(picture)
-    assert (about["linnet-study"], about["linnet-results"]) == ("tiny", digest(records))
+    assert (about["linnet-study"], about["linnet-results"]) == ("tiny", records_sha256(records))
     assert tiny.to_markdown(records) in page.read_text()
     assert page.read_text().startswith("# A tiny study (cpu scale)\n")
     before = page.read_text(), {path: path.read_bytes() for path in (tmp_path / "results").iterdir()}
@@ -121,7 +121,7 @@ def test_a_record_says_what_it_is(tiny: Perplexity, tmp_path: Path) -> None:
 def test_a_run_with_other_settings_than_the_study_has_now_is_not_taken_for_its_own(
     tiny, monkeypatch, tmp_path, sets, told
 ):
-    first = tiny.trials("cpu")[0]
+    first = tiny.study_runs("cpu")[0]
     start_run(first.config, tmp_path / "runs" / first.name, QUIET)
     monkeypatch.setattr(type(tiny), "rows", (ROWS[0]._replace(sets=sets),))
     with pytest.raises(InputError, match=f"T2-seed0 is a run of an earlier form of the study, in which now {told}"):

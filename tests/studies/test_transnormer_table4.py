@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "docs/results/transnormer-table4-cpu"
 
 def test_vanilla_in_the_t2_frame_has_the_frame_of_t2_at_each_scale():
     for scale, width in (("cpu", 512), ("paper", 1365)):
-        models = {trial.row.name: model_without_data(trial.config) for trial in STUDIED.trials(scale)}
+        models = {study_run.row.name: model_without_data(study_run.config) for study_run in STUDIED.study_runs(scale)}
         framed, t2 = models["vanilla in the T2 frame"], models["T2"]
         assert framed.ffn_width == t2.ffn_width == width
         assert (framed.norm, framed.ffn, framed.activation) == (t2.norm, t2.ffn, t2.activation)
@@ -42,7 +42,7 @@ def test_only_the_claim_with_seeds_on_both_sides_is_told():
 
 
 def test_rows_are_in_the_order_of_the_first_seed_of_every_row():
-    order = [(trial.row.name, trial.seed) for trial in STUDIED.trials("cpu")]
+    order = [(study_run.row.name, study_run.seed) for study_run in STUDIED.study_runs("cpu")]
     assert [seed for _, seed in order] == [0] * 15 + [1] * 3 + [2] * 3
     assert order[15:18] == [("T2", 1), ("vanilla", 1), ("vanilla with LRPE", 1)]
-    assert len(STUDIED.trials("cpu", seeds=1)) == 15
+    assert len(STUDIED.study_runs("cpu", seeds=1)) == 15

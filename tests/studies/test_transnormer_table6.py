@@ -86,10 +86,10 @@ def test_the_curve_of_a_pretrained_run_begins_after_its_pretraining(scores, reco
 
 def test_every_system_runs_on_every_task_at_the_papers_size():
     tasks: dict[str, list[str]] = {}
-    for trial in STUDIED.trials("paper"):
-        assert trial.config.train.steps == 50_000
-        assert trial.config.model["preset"].endswith("_lra")
-        tasks.setdefault(trial.config.task, []).append(trial.row.name)
+    for study_run in STUDIED.study_runs("paper"):
+        assert study_run.config.train.steps == 50_000
+        assert study_run.config.model["preset"].endswith("_lra")
+        tasks.setdefault(study_run.config.task, []).append(study_run.row.name)
     assert set(tasks) == {f"lra/{name}" for name in ("listops", "text", "retrieval", "pathfinder", "image")}
     assert all({"T1", "T2", "vanilla"} <= set(names) == set(tasks["lra/text"]) for names in tasks.values())
     assert {"listops-lln_diag-seed0", "text-vanilla-seed0", "retrieval_small-1-elu-seed0"} <= set(STUDIED.runs("cpu"))

@@ -27,9 +27,8 @@ from linnet.data.lra.listops import (
     generate,
     open_depth,
 )
-from linnet.data.packing import DAY
 from linnet.errors import InputError
-from linnet.storage import clean, one_line_errors, temporary_name
+from linnet.storage import DAY, clean, one_line_errors, temporary_name
 
 HEADER = "Source\tTarget"
 NAMES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
@@ -37,7 +36,7 @@ BLOCK = 2000  # lines that are evaluated at once
 NESTED = END + 1  # in the table of texts: the `]` of an operator that is itself an argument
 
 
-def render(tokens: Bytes, starts: Ints) -> list[str]:
+def to_text(tokens: Bytes, starts: Ints) -> list[str]:
     """Each tree in the public text form."""
     opens, depth = open_depth(tokens, starts)
     ends, depth = tokens == END, depth - opens
@@ -65,7 +64,7 @@ def write_tsv(
     """Generate the three files of a new data set; they get their names once all of them are complete on disk."""
     total = sum(sizes.values())
     batches = generate(seed, total, progress=progress)
-    rows = (row for trees in batches for row in zip(render(trees.tokens, trees.starts), trees.values, strict=True))
+    rows = (row for trees in batches for row in zip(to_text(trees.tokens, trees.starts), trees.values, strict=True))
     with one_line_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
     clean(folder, older_than=DAY)  # files that a killed process left, not those that another is writing
@@ -122,7 +121,7 @@ def read_tsv(path: Path, longest: int, progress: Callable[[int, int], None] | No
     return Trees.join(parts)
 
 
-class Row:
+class Line:
     """One line of a file: its place, its source and its target as written."""
 
     def __init__(self, line: bytes, number: int, path: Path) -> None:
@@ -160,27 +159,27 @@ class Row:
             raise InputError(f"{self.place}: the parentheses do not match the brackets")
 
 
-def _blocks(path: Path, progress: Callable[[int, int], None] | None) -> Iterator[list[Row]]:
+def _blocks(path: Path, progress: Callable[[int, int], None] | None) -> Iterator[list[Line]]:
     """The lines of a file, many at a time."""
     with one_line_errors("read", path), path.open("rb") as file:
         total = path.stat().st_size
         if file.readline().rstrip(b"\r\n") != HEADER.encode():
             raise InputError(f"{path}, line 1: the header is not Source and Target, with a tab between")
         numbered = enumerate((line.rstrip(b"\r\n") for line in file), 2)
-        while block := [Row(line, number, path) for number, line in itertools.islice(numbered, BLOCK)]:
+        while block := [Line(line, number, path) for number, line in itertools.islice(numbered, BLOCK)]:
             if progress is not None:
                 progress(file.tell(), total)
             yield block
 
 
-def _check(rows: list[Row], longest: int) -> Trees:
+def _check(rows: list[Line], longest: int) -> Trees:
     """The trees of these lines; raises if a line is not a tree or has another value."""
     data = [row.tokens(longest) for row in rows]
     starts = np.concatenate([[0], np.cumsum([len(tree) for tree in data])])
     tokens = np.frombuffer(b"".join(data), np.uint8)
     values = evaluate(tokens, starts)
     trees, good = Trees(tokens, starts, values.astype(np.uint8)), np.flatnonzero(values >= 0)
-    texts = dict(zip(good.tolist(), render(*trees.select(good)[:2]), strict=True))
+    texts = dict(zip(good.tolist(), to_text(*trees.select(good)[:2]), strict=True))
     for number, row in enumerate(rows):
         row.check(int(values[number]), texts.get(number, ""))
     return trees

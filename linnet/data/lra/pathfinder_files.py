@@ -21,9 +21,8 @@ from linnet.data.lra.pathfinder import SIZE, draw_pictures
 from linnet.data.lra.png import decode
 from linnet.data.lra.sequences import Arrays, Sequences, load_arrays, save_arrays
 from linnet.data.lra.sources import read_files
-from linnet.data.packing import DAY
 from linnet.errors import InputError
-from linnet.storage import clean, one_line_errors, read_json, write_json
+from linnet.storage import DAY, clean, one_line_errors, read_json, write_json
 
 SHARD = 1000  # pictures
 RULES = "pathfinder32 1"

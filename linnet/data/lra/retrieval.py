@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.data.lra.sequences import Sequences
-from linnet.data.lra.sources import check_text, data_folder, read_label, read_rows
+from linnet.data.lra.sources import data_folder, read_label, read_rows, require_utf8
 from linnet.errors import InputError
 
 NAMES = {"train": "new_aan_pairs.train.tsv", "valid": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
@@ -75,7 +75,7 @@ def read_retrieval(path: Path, length: int, progress: Callable[[int, int], None]
         for place, (label, _, _, *texts) in read_rows(path / name, 5):
             if not all(texts):
                 raise InputError(f"{place}: a text is empty")
-            one, other = (library.number(check_text(text, place)) for text in texts)
+            one, other = (library.number(require_utf8(text, place)) for text in texts)
             found.append((one, other, read_label(label, place, 2)))
         if not found:
             raise InputError(f"{path / name} has no rows")
@@ -96,7 +96,7 @@ def read_small(path: Path, length: int, seed: int = 0) -> dict[str, Pairs]:
     for place, (name, text) in read_rows(_file(path, "docs.tsv.xz"), 2):
         if name in texts:
             raise InputError(f"{place}: the id {name.decode('ascii', 'replace')!r} occurs twice")
-        texts[name] = check_text(text, place)
+        texts[name] = require_utf8(text, place)
     cited: dict[bytes, set[bytes]] = {}
     for place, pair in read_rows(_file(path, "citations.tsv"), 2):
         for name in pair:

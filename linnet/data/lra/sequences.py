@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.data.corpora import SPLITS
-from linnet.data.packing import DAY, default_cache
 from linnet.errors import InputError, LinnetError
-from linnet.storage import clean, write_atomic
+from linnet.storage import DAY, cache_folder, clean, write_atomic
 
 Arrays = dict[str, NDArray[Any]]
 FORMAT = "linnet-arrays-1"
@@ -95,7 +94,7 @@ def letter(token: int) -> str:
     return bytes([token - 1]).decode(errors="backslashreplace")
 
 
-def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+def arrays_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
     """SHA-256 of arrays: names, types, shapes and content."""
     whole = hashlib.sha256()
     for name in sorted(arrays):
@@ -110,7 +109,7 @@ def cached(about: str, build: Callable[[], Arrays], cache: Path | None) -> Array
 
     If the folder is not writable, nothing is cached.
     """
-    folder = default_cache() if cache is None else cache
+    folder = cache_folder() if cache is None else cache
     path = folder / f"{hashlib.sha256(f'{FORMAT} {about}'.encode()).hexdigest()}.safetensors"
     arrays = load_arrays(path, about)
     if arrays is None:
@@ -127,7 +126,7 @@ def save_arrays(path: Path, about: str, arrays: Arrays) -> None:
     from safetensors.numpy import save
 
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write_atomic(path, _in_order(save(whole, {"about": f"{FORMAT} {about}", "sha256": digest(whole)})))
+    write_atomic(path, _in_order(save(whole, {"about": f"{FORMAT} {about}", "sha256": arrays_sha256(whole)})))
 
 
 def _in_order(data: bytes) -> bytes:
@@ -149,10 +148,10 @@ def load_arrays(path: Path, about: str) -> Arrays | None:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
     except (OSError, SafetensorError):
         return None
-    return arrays if said.get("about") == f"{FORMAT} {about}" and said.get("sha256") == digest(arrays) else None
+    return arrays if said.get("about") == f"{FORMAT} {about}" and said.get("sha256") == arrays_sha256(arrays) else None
 
 
-def file_digest(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

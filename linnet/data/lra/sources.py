@@ -137,7 +137,7 @@ def read_label(cell: bytes, place: str, classes: int) -> int:
     return label
 
 
-def check_text(text: bytes, place: str) -> bytes:
+def require_utf8(text: bytes, place: str) -> bytes:
     """The text itself; raises if it is not UTF-8."""
     try:
         text.decode()

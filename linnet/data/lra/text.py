@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from linnet.data.lra.sequences import Sequences
-from linnet.data.lra.sources import check_text, data_folder, read_files, read_label, read_rows
+from linnet.data.lra.sources import data_folder, read_files, read_label, read_rows, require_utf8
 from linnet.errors import InputError
 
 CLASSES = ("neg", "pos")
@@ -45,7 +45,7 @@ def _read_tables(path: Path) -> Iterator[Review]:
         for place, (label, _, text) in read_rows(path / f"{split}.tsv.xz", 3):
             if not text:
                 raise InputError(f"{place}: the text is empty")
-            yield split, read_label(label, place, 2), check_text(text, place)
+            yield split, read_label(label, place, 2), require_utf8(text, place)
 
 
 def _read_public(path: Path, progress: Callable[[int, int], None] | None) -> Iterator[Review]:
@@ -62,4 +62,4 @@ def _read_public(path: Path, progress: Callable[[int, int], None] | None) -> Ite
         seen.add(name.parts[-3:])
         if not text:
             raise InputError(f"{place} is empty")
-        yield split, CLASSES.index(kind), check_text(text, place)
+        yield split, CLASSES.index(kind), require_utf8(text, place)

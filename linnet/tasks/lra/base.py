@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from linnet.config import Count, DataSettings, Place, RunConfig
-from linnet.data.lra.sequences import Sequences, digest, even
+from linnet.data.lra.sequences import Sequences, arrays_sha256, even
 from linnet.data.masking import IGNORE, mask_tokens
 from linnet.data.packing import batch_indices
 from linnet.errors import InputError
@@ -122,7 +122,7 @@ class LraTask(Task):
 
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of each split."""
-        return {split: digest(sequences.arrays(split)) for split, sequences in self.splits.items()}
+        return {split: arrays_sha256(sequences.arrays(split)) for split, sequences in self.splits.items()}
 
     def save(self, folder: Path) -> None:
         """Write nothing: the tokens of the benchmark are fixed."""
@@ -206,7 +206,7 @@ def make_batch(ids: Indices, real: NDArray[np.bool_], labels: Indices) -> Batch:
     return tensors(batch if real.all() else {**batch, "key_mask": real})
 
 
-def split_sizes(count: int, held_out: float) -> dict[str, int]:
+def generated_sizes(count: int, held_out: float) -> dict[str, int]:
     """Number of samples per split if `count` samples are generated."""
     blank = Sequences(np.zeros(0, np.int64), np.zeros(count + 1, np.int64), np.zeros(count, np.int64))
     return {split: len(part) for split, part in blank.split(held_out).items()}

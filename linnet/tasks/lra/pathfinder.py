@@ -10,10 +10,10 @@ import numpy as np
 from linnet.data.lra.image import PIXELS, to_sequences
 from linnet.data.lra.pathfinder_files import ABOUT, MISSING, RULES, read_public, read_shards, write_shards
 from linnet.data.lra.sequences import Sequences
-from linnet.data.packing import default_cache
 from linnet.errors import InputError
 from linnet.registry import TASK
-from linnet.tasks.lra.base import LraData, LraTask, split_sizes
+from linnet.storage import cache_folder
+from linnet.tasks.lra.base import LraData, LraTask, generated_sizes
 
 COUNT, HELD_OUT = 200_000, 0.1  # pictures, and the share for each of validation and test
 
@@ -30,7 +30,7 @@ class Pathfinder(LraTask):
     @staticmethod
     def generated(data: LraData) -> dict[str, int]:
         """Pictures are generated unless `data.path` is set."""
-        return {} if data.path is not None else split_sizes(data.count or COUNT, HELD_OUT)
+        return {} if data.path is not None else generated_sizes(data.count or COUNT, HELD_OUT)
 
     def read(self) -> dict[str, Sequences]:
         """The pixels of each picture, row by row; public pictures are stored in order, so they are shuffled first."""
@@ -50,6 +50,6 @@ class Pathfinder(LraTask):
         return to_sequences(pixels, whole.labels[order]).split(HELD_OUT)
 
     def _generated(self, count: int, seed: int) -> Sequences:
-        folder = (self.cache or default_cache()) / f"{RULES.replace(' ', '-')}-{count}-{seed}"
+        folder = (self.cache or cache_folder()) / f"{RULES.replace(' ', '-')}-{count}-{seed}"
         write_shards(folder, count, seed, progress=self.work("generating Pathfinder"))
         return read_shards(folder)

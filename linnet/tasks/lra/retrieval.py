@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from linnet.data.lra.retrieval import MISSING, Pairs, read_retrieval
-from linnet.data.lra.sequences import Sequences, digest, letter
+from linnet.data.lra.sequences import Sequences, arrays_sha256, letter
 from linnet.errors import InputError
 from linnet.registry import TASK
 from linnet.tasks.base import Batch, Indices
@@ -43,7 +43,7 @@ class PairsTask(LraTask):
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of each split: documents, pairs and labels."""
         return {
-            split: digest({**pairs.documents.arrays("documents"), "pairs": pairs.pairs, "labels": pairs.labels})
+            split: arrays_sha256({**pairs.documents.arrays("documents"), "pairs": pairs.pairs, "labels": pairs.labels})
             for split, pairs in self.pairs.items()
         }
 

@@ -9,7 +9,7 @@ import pytest
 
 from linnet.data.lra import listops_tsv
 from linnet.data.lra.listops import draw_trees, generate
-from linnet.data.lra.listops_tsv import HEADER, NAMES, read_tsv, render, shortcuts, write_tsv
+from linnet.data.lra.listops_tsv import HEADER, NAMES, read_tsv, shortcuts, to_text, write_tsv
 from linnet.errors import InputError, LinnetError
 from linnet.storage import temporary_name
 
@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
 
 def test_a_tree_is_nested_pairs():
     trees = draw_trees(0, 0).select(np.arange(20))
-    for text, (a, b) in zip(render(trees.tokens, trees.starts), itertools.pairwise(trees.starts), strict=True):
+    for text, (a, b) in zip(to_text(trees.tokens, trees.starts), itertools.pairwise(trees.starts), strict=True):
         assert text.count("(") == text.count(")")
         assert len(text.replace("(", "").replace(")", "").split()) == b - a
         depth = np.cumsum([{"(": 1, ")": -1}.get(character, 0) for character in text])
@@ -87,7 +87,7 @@ def test_the_example_of_the_public_form(tmp_path):
     (tmp_path / "x.tsv").write_text(f"{HEADER}\n{GOOD}\n{nested}\n[MIN 3 4 ]\t3\n")
     trees = read_tsv(tmp_path / "x.tsv", 2000)
     assert trees.values.tolist() == [9, 4, 3]
-    assert render(trees.tokens, trees.starts)[:2] == [GOOD.split("\t")[0], nested.split("\t")[0]]
+    assert to_text(trees.tokens, trees.starts)[:2] == [GOOD.split("\t")[0], nested.split("\t")[0]]
 
 
 @pytest.mark.parametrize(

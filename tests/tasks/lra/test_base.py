@@ -24,7 +24,7 @@ from linnet.models.loading import load_model
 from linnet.models.presets import model_config, preset
 from linnet.registry import STUDY, TASK
 from linnet.screen import Screen
-from linnet.studies.trained import Row, Trial
+from linnet.studies.trained import Row, StudyRun
 from linnet.train.check import check_config
 from linnet.train.loop import Trainer
 from linnet.train.run import evaluate_run, resume_run, start_run
@@ -220,8 +220,8 @@ def test_which_tasks_are_validated_on_their_test_split(config, name):
 
 
 def test_a_split_that_serves_for_two_is_evaluated_once(config, tmp_path):
-    trial = Trial(Row("T2", "transnormer_t2"), 0, config("text"))
-    found = STUDY["transnormer-table6"]().record("cpu", trial, start_run(trial.config, tmp_path / "run", QUIET))
+    study_run = StudyRun(Row("T2", "transnormer_t2"), 0, config("text"))
+    found = STUDY["transnormer-table6"]().record("cpu", study_run, start_run(study_run.config, tmp_path / "run", QUIET))
     assert found["valid"] == evaluate_run(tmp_path / "run", "valid", QUIET, "best")
     assert found["test"] == evaluate_run(tmp_path / "run", "test", QUIET, "best")
     assert 0 < found["loading"] < 1
@@ -316,14 +316,14 @@ def test_pretraining_goes_on_after_a_stop(config, tmp_path):
 def test_the_record_of_a_study_holds_the_pretraining_too(config, tmp_path):
     settings = config("text", pretrain=True, train={"steps": 2, "pretrain_steps": 4})
     outcome = start_run(settings, tmp_path / "run", QUIET)
-    found = STUDY["transnormer-table6"]().record("cpu", Trial(Row("T2, pretrained", None), 0, settings), outcome)
+    found = STUDY["transnormer-table6"]().record("cpu", StudyRun(Row("T2, pretrained", None), 0, settings), outcome)
     steps = {name: [e["step"] for e in found[name] if e["split"] == "train"] for name in ("curve", "pretraining")}
     assert steps == {"curve": [2], "pretraining": [2, 4]}
     assert found["tokens"] == found["curve"][0]["tokens"] + found["pretraining"][-2]["tokens"]
     assert found["checkpoint"] == "best"
     plain = start_run(config("text", train={"steps": 2}), tmp_path / "plain", QUIET)
-    trial = Trial(Row("T2", None), 0, settings)
-    assert "pretraining" not in STUDY["transnormer-table6"]().record("cpu", trial, plain)
+    study_run = StudyRun(Row("T2", None), 0, settings)
+    assert "pretraining" not in STUDY["transnormer-table6"]().record("cpu", study_run, plain)
 
 
 def test_a_stop_in_pretraining_says_so_and_goes_on(config, tmp_path, monkeypatch, capsys):
