@@ -1,4 +1,4 @@
-"""What every test relies on: a fixed seed, deterministic algorithms, NaN in fresh memory, real data."""
+"""Shared by all tests: a fixed seed, deterministic algorithms, NaN in fresh memory, real data."""
 
 import os
 from collections.abc import Callable

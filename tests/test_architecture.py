@@ -1,4 +1,4 @@
-"""The shape of the package: who imports whom, what is never imported, what is public and shipped, where tests are."""
+"""The architecture: import arrows, forbidden imports, the public API, the wheel, and the place of tests."""
 
 import ast
 import importlib

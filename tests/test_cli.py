@@ -1,4 +1,4 @@
-"""The command line: help that teaches, one-line errors with the right exit code, JSON that parses."""
+"""The command line: useful help, one-line errors with the right exit code, valid JSON."""
 
 import errno
 import json
@@ -46,7 +46,7 @@ def test_help_names_every_command(run):
 
 
 @each_command
-def test_help_shows_each_summary_whole_at_80_columns(run, monkeypatch, command):
+def test_help_shows_every_summary_in_full_at_80_columns(run, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     (line,) = [line for line in run("--help")[1].splitlines() if line.startswith(f"  {command} ")]
     assert line.endswith(".")
@@ -196,7 +196,7 @@ def test_a_failure_is_one_line_and_a_code(run, monkeypatch, error, code, line):
 NO_MEMORY = "linnet: not enough memory: a smaller model, train.batch or data.context needs less\n"
 
 
-def test_a_lack_of_memory_is_no_defect(run, monkeypatch):
+def test_running_out_of_memory_is_not_reported_as_a_bug(run, monkeypatch):
     import torch
 
     for ask in (lambda: bytearray(1 << 60), lambda: torch.empty(1 << 58)):
@@ -216,7 +216,7 @@ def test_the_installed_program_and_the_module_agree():
         one_line(done.stderr)
 
 
-def test_a_closed_pipe_is_no_error():
+def test_a_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -m linnet list attention --markdown | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

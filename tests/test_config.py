@@ -1,4 +1,4 @@
-"""Recipes: defaults, overrides, a dump that gives them again, and one line for whatever is wrong."""
+"""Recipes: defaults, overrides, a dump that round-trips, and one-line errors."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def test_a_value_that_is_not_toml_is_a_string(text, value):
     assert load_recipe("smoke", [text]).data.path == value
 
 
-def test_every_path_is_the_text_as_it_stands():
+def test_every_path_is_taken_literally():
     data = load_recipe("smoke", ["data.path=1", "data.tokenizer_path=[2]", "data.cache=3.0", "data.context=64"]).data
     assert (data.path, data.tokenizer_path, data.cache, data.context) == ("1", "[2]", "3.0", 64)
 
@@ -193,7 +193,7 @@ NEVER_VALID = st.one_of(
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(PLACES), value=NEVER_VALID)
-def test_a_value_that_no_key_takes_is_one_line_that_names_the_key(place, value, tmp_path, capfd):
+def test_a_bad_value_is_one_line_that_names_the_key(place, value, tmp_path, capfd):
     section, key = place
     (tmp_path / "r.toml").write_text(tomli_w.dumps({section: {key: value}}))
     assert run(["train", str(tmp_path / "r.toml")]) == 2
@@ -235,7 +235,7 @@ def test_any_file_is_a_recipe_or_one_line(content, tmp_path):
     assert line == "" or "r.toml" in line or "unknown key" in line
 
 
-def test_a_mistake_is_told_before_torch_is_imported(tmp_path):
+def test_a_mistake_is_reported_before_torch_is_imported(tmp_path):
     program = """
 import sys
 from linnet.cli.app import run

@@ -137,7 +137,7 @@ def test_files_mentioned_exist(path):
             assert found, f"{name(path)}: {file} does not define {defined}"
 
 
-def test_the_table_of_mechanisms_is_what_the_registry_says(capfd):
+def test_the_table_of_mechanisms_matches_the_registry(capfd):
     assert run(["list", "attention", "--markdown"]) == 0
     table = capfd.readouterr().out.strip()
     readme = (ROOT / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""A registry finds files by name, refuses a name taken twice, and offers the nearest name for another."""
+"""A registry finds files by name, refuses a name taken twice, and suggests the nearest name."""
 
 import subprocess
 import sys
@@ -96,5 +96,5 @@ def test_each_study_is_in_the_file_of_its_name(name):
     assert STUDY[name].__module__ == f"linnet.studies.{name.replace('-', '_')}"
 
 
-def test_a_package_that_is_not_there_has_no_names():
+def test_a_missing_package_has_no_names():
     assert Registry("bird", "linnet.aviary").names() == []

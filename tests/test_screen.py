@@ -1,4 +1,4 @@
-"""Output that fails: a run goes on to the same bits and exits as if somebody had read it."""
+"""Output that fails: a run continues to the same bits and exits as if its output had been read."""
 
 import os
 import pty

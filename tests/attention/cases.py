@@ -1,4 +1,4 @@
-"""The registered mechanisms in the forms that they have: what the contract tests run over."""
+"""The registered mechanisms in their forms, which the contract tests run over."""
 
 import linnet
 

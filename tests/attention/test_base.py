@@ -1,4 +1,4 @@
-"""What all mechanisms share: one layout per call, and mixers whose projections a user has replaced."""
+"""The shared part of all mechanisms: one mask layout per call, and mixers with replaced projections."""
 
 import sys
 

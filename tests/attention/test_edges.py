@@ -1,4 +1,4 @@
-"""Edges where attentions break: half precision, checkpointing, states, masks with values of their own, meta tensors."""
+"""Edge cases that break attentions: half precision, checkpointing, states, unusual masks, meta tensors."""
 
 import pytest
 import torch
@@ -70,7 +70,7 @@ def test_a_segment_of_another_scale_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("name,causal", FORMS)
-def test_what_stands_in_padding_is_never_read(name: str, causal: bool) -> None:
+def test_padding_is_never_read(name: str, causal: bool) -> None:
     core = linnet.create_mixer(name, width=16, heads=2, causal=causal).core
     q, k, v = (torch.randn(2, core.heads, 30, core.head_dim) for _ in range(3))
     real = torch.ones(2, 30, dtype=torch.bool)
@@ -197,7 +197,7 @@ def test_multihead_masks() -> None:
         sample(x, x, x, is_causal=True, need_weights=False)
 
 
-def test_blocks_cost_what_the_tokens_cost() -> None:
+def test_the_cost_of_blocks_follows_the_tokens() -> None:
     from linnet.ops import block_attention
 
     q = torch.randn(1, 1, 16, 4)
@@ -210,7 +210,7 @@ def test_blocks_cost_what_the_tokens_cost() -> None:
 @pytest.mark.parametrize(
     "name,option", [("bigbird", "block"), ("flash", "chunk"), ("long_short", "window"), ("long_short", "chunk")]
 )
-def test_a_block_that_no_row_fills_costs_what_the_tokens_cost(name: str, option: str) -> None:
+def test_a_block_longer_than_the_rows_costs_no_more_than_the_tokens(name: str, option: str) -> None:
     for causal in (True, False):
         if not ABOUT[name]["causal" if causal else "bidirectional"]:
             continue

@@ -1,4 +1,4 @@
-"""FLASH-quad: its equation token by token, a gate around it, and a division that knows neither padding nor length."""
+"""FLASH-quad: its equation token by token, its gate, and a division independent of padding and length."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Informer: how many queries attend and which, from samples that belong to a row and not to its batch."""
+"""Informer: how many queries attend and which; samples depend on the row, not on its batch."""
 
 import math
 

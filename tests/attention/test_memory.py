@@ -1,4 +1,4 @@
-"""What calls itself cheaper than quadratic never holds a matrix of N x N: peak memory of training at 16,384 tokens."""
+"""Mechanisms that claim less than quadratic memory never hold an N x N matrix: training at 16,384 tokens."""
 
 import json
 import subprocess

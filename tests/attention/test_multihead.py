@@ -1,4 +1,4 @@
-"""MultiheadAttention stands in for torch's: same numbers with softmax, same shapes, masks and state_dict with all."""
+"""MultiheadAttention replaces torch's: same numbers with softmax, same shapes, masks and state_dict for all."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Nystromformer: landmarks of the real tokens, a pseudo-inverse that converges, and softmax where rows are short."""
+"""Nystromformer: landmarks of real tokens, a pseudo-inverse that converges, and softmax on short rows."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def test_the_pseudo_inverse_converges() -> None:
     assert not pseudo_inverse(torch.zeros(1, 3, 3), 6).any()
 
 
-def test_a_step_does_to_a_singular_value_what_is_said_of_it() -> None:
+def test_a_step_changes_singular_values_as_documented() -> None:
     s = torch.tensor([1.0, 0.5, 0.1], dtype=torch.float64)
     x = pseudo_inverse(s.diag(), 1).diagonal() * s
     start = s.square()  # the norms are 1
@@ -49,7 +49,7 @@ def test_segments_are_even_and_of_real_tokens_only() -> None:
     assert landmarks(x, own, sizes)[0, 0, :, 0].tolist() == [1.5, 4.5, 6.0]
 
 
-def test_a_short_row_is_softmax_also_beside_a_long_one() -> None:
+def test_a_short_row_is_softmax_even_beside_a_long_one() -> None:
     core = linnet.create_attention("nystromformer", heads=2, head_dim=8, causal=False, landmarks=16)
     softmax = linnet.create_attention("softmax", heads=2, head_dim=8, causal=False)
     q, k, v = torch.randn(3, 2, 2, 40, 8)

@@ -1,4 +1,4 @@
-"""The options of TransNormer's two mechanisms and of softmax: each keeps the contract, bad ones are one line."""
+"""The options of TransNormer's two mechanisms and of softmax keep the contract; bad ones raise one line."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Performer: what its features estimate and how fast that converges, redrawing, and features that survive half."""
+"""Performer: what its features estimate, how fast that converges, redrawing, and half precision."""
 
 import math
 
@@ -73,7 +73,7 @@ def test_redrawing_is_for_training_alone() -> None:
     assert torch.equal(still(q, k, v), evaluated)  # in training mode, without redraw
 
 
-def test_a_state_is_of_the_stored_rows_also_in_training() -> None:
+def test_a_state_has_the_stored_rows_in_training_too() -> None:
     core = linnet.create_attention("performer", heads=2, head_dim=8, causal=True, redraw=True)
     q, k, v = torch.randn(3, 1, 2, 20, 8)
     first, state = core.prefill(*(x[:, :, :19] for x in (q, k, v)))

@@ -1,4 +1,4 @@
-"""Reformer: its hash finds neighbors, is that of a row alone, survives half precision; q and k are one projection."""
+"""Reformer: its hash finds neighbors, depends only on the row, survives half precision; q and k share a projection."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Skyformer: it approaches the kernel that it approximates, and draws its landmarks among the real tokens."""
+"""Skyformer approaches the kernel that it approximates, and draws its landmarks from the real tokens."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_the_seed_is_stored() -> None:
     assert torch.equal(cores[0](q, k, v), cores[1](q, k, v))
 
 
-def test_a_short_row_is_exact_also_beside_a_long_one() -> None:
+def test_a_short_row_is_exact_even_beside_a_long_one() -> None:
     core = linnet.create_attention("skyformer", heads=2, head_dim=8, causal=False, landmarks=32)
     kernel = linnet.create_attention("kernelized", heads=2, head_dim=8, causal=False)
     q, k, v = torch.randn(3, 2, 2, 40, 8)

@@ -1,4 +1,4 @@
-"""A decoding step by one kernel equals the step in PyTorch, leaves its state alone, and knows when not to serve."""
+"""A decoding step in one kernel equals the step in PyTorch, keeps its state, and is used only where valid."""
 
 import copy
 
@@ -58,7 +58,7 @@ def test_equals_the_torch_path(
 
 
 @pytest.mark.parametrize("name", ["elu", "norm", "lln"])
-def test_it_does_not_serve_what_it_cannot(name: str) -> None:
+def test_the_kernel_step_is_not_used_for_unsupported_inputs(name: str) -> None:
     core, (q, k, v), state = decoding(name)
     with torch.no_grad():
         assert core.quick_step(q, k, v, state) is not None
@@ -90,7 +90,7 @@ def test_it_does_not_serve_what_it_cannot(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["elu", "norm", "lln"])
 @torch.no_grad()
-def test_it_does_not_serve_those_who_follow_operations(name: str) -> None:
+def test_the_kernel_step_is_not_used_under_tracing(name: str) -> None:
     """Transforms, tracers and forward mode would not see what the kernel does."""
     core, (q, k, v), state = decoding(name)
 

@@ -1,4 +1,4 @@
-"""The cost of a layer: tables and figures say what was measured."""
+"""The cost of a layer: tables and figures show the measured numbers."""
 
 import copy
 
@@ -21,7 +21,7 @@ COST = {
 }
 
 
-def test_tables_say_what_it_is_against_softmax():
+def test_tables_give_ratios_to_softmax():
     time, memory = cost_tables(COST)
     assert time.columns == ["tokens", "softmax", "norm", "lln"]
     assert time.rows == [["512", "300 ms", "100 ms (3x faster)", "600 ms (2x slower)"], ["1,024", "", "200 ms", ""]]
@@ -66,6 +66,6 @@ def test_a_disturbed_measurement_says_so(others, said):
         {**COST, "environment": {}},
     ],
 )
-def test_what_is_no_measurement_is_one_line(broken):
+def test_anything_but_a_measurement_is_one_line(broken):
     with pytest.raises(InputError, match="not a measurement"):
         cost_figures(broken)

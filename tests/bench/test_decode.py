@@ -1,4 +1,4 @@
-"""`bench decode`: a state that is said to be longer is what a longer text would have left."""
+"""`bench decode`: a state that is declared longer equals the state after a longer text."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_the_cache_in_place_is_softmax():
     assert torch.allclose(o, wanted, atol=1e-5)
 
 
-def test_what_is_too_large_or_not_a_multiple_is_one_line():
+def test_bad_sizes_are_one_line():
     with pytest.raises(UnsupportedError, match="its state would be 8 GiB"):
         prepare({"table": "core", "case": "softmax", "batch": 32, "tokens": 65536})
     with pytest.raises(UnsupportedError, match="context is 100: it must be a multiple of 128"):

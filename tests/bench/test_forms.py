@@ -1,4 +1,4 @@
-"""The plain forms compute what they are compared with."""
+"""The plain forms compute the same results as the ops that they are compared with."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The measurement of a layer: real numbers, memory from processes of their own."""
+"""The measurement of a layer: real numbers, with memory measured in separate processes."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The engine: rows in order, reasons instead of numbers, an interrupted run that goes on."""
+"""The engine: rows in order, reasons instead of missing numbers, and interrupted runs that continue."""
 
 import json
 import time
@@ -49,7 +49,7 @@ def test_facts_of_a_call_go_into_its_row():
     assert row["state"] == 7
 
 
-def test_what_fails_says_why_and_the_others_go_on():
+def test_a_failure_is_explained_and_the_others_continue():
     def prepare(one):
         if one["case"] == "refused":
             raise UnsupportedError("it cannot")
@@ -64,7 +64,7 @@ def test_what_fails_says_why_and_the_others_go_on():
     assert "seconds" in rows[2] and "seconds" not in rows[0]
 
 
-def test_what_takes_too_long_gets_a_second_chance_and_no_more():
+def test_a_slow_case_gets_only_one_second_chance():
     calls = []
     plan = bench(lambda one: lambda: (calls.append(1), time.sleep(0.6)), [job("a", 1)])
     (row,) = run_bench(plan, EFFORT)["rows"]
@@ -72,7 +72,7 @@ def test_what_takes_too_long_gets_a_second_chance_and_no_more():
     assert len(calls) == 2
 
 
-def test_what_would_take_too_long_is_not_tried():
+def test_cases_that_would_take_too_long_are_skipped():
     tried = []
 
     def prepare(one):
@@ -90,7 +90,7 @@ def test_what_would_take_too_long_is_not_tried():
     }
 
 
-def test_an_interrupted_run_keeps_what_it_has_and_goes_on(tmp_path):
+def test_an_interrupted_run_keeps_its_results_and_continues(tmp_path):
     partial, tried = tmp_path / "ops.partial.json", []
 
     def prepare(one):

@@ -1,9 +1,9 @@
-"""`bench model`: every mechanism takes part, in the shape that it says."""
+"""`bench model`: every mechanism is measured, in the declared shape."""
 
 import linnet
 from linnet.bench import model
 from linnet.bench.measure import Effort, run_bench
-from linnet.bench.model import config, model_bench, prepare
+from linnet.bench.model import lra_config, model_bench, prepare
 
 
 def test_every_mechanism_is_measured_and_runs():
@@ -19,10 +19,10 @@ def test_every_mechanism_is_measured_and_runs():
 
 def test_the_shape_is_that_of_the_paper():
     for name, layers, ffn in (("transnormer_t2", ("diag", "norm"), 85), ("softmax", ("softmax", "softmax"), 128)):
-        shape = config(name, 1024)
+        shape = lra_config(name, 1024)
         assert (shape.layers, shape.width, shape.heads, shape.ffn_width) == (layers, 64, 2, ffn)
         assert (shape.causal, shape.dropout, shape.max_length) == (False, 0.0, 1024)
-    assert all(options.get("dropout", 0.0) == 0.0 for options in config("softmax", 64).options.values())
+    assert all(options.get("dropout", 0.0) == 0.0 for options in lra_config("softmax", 64).options.values())
 
 
 def test_the_full_size_has_the_papers_lengths_and_the_pair_that_is_held_together():
@@ -37,4 +37,4 @@ def test_a_step_is_that_of_the_lra_model(monkeypatch):
     monkeypatch.setattr(model, "lra_step", lambda *words: asked.append(words))
     for which in ("train", "inference"):
         prepare({"table": "model", "case": "norm", "pass": which, "batch": 2, "tokens": 16, "compiled": False})
-    assert asked == [(config("norm", 16), kind, 16, 2, False) for kind in ("training", "inference")]
+    assert asked == [(lra_config("norm", 16), kind, 16, 2, False) for kind in ("training", "inference")]

@@ -1,4 +1,4 @@
-"""`bench ops`: every backend that an op has is a row, and what a row counts is right."""
+"""`bench ops`: every backend of an op has a row, and the counts of a row are right."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def names(bench):
     return list(dict.fromkeys(job["case"] for group in bench.groups for job in group.jobs))
 
 
-def test_what_an_op_says_it_has_is_measured_and_the_rest_has_a_reason():
+def test_declared_ops_are_measured_and_the_rest_is_explained():
     bench = ops_bench(quick=True, peers=False)
     skipped = {entry["case"]: entry["reason"] for entry in bench.skipped}
     for op in ops.OPS:

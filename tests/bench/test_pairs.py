@@ -1,4 +1,4 @@
-"""Pairs of our mechanisms and other libraries' ones: measured in turns, and left out with a reason where absent."""
+"""Pairs of linnet's mechanisms and other libraries': measured in turns, and skipped with a reason if absent."""
 
 import json
 
@@ -31,7 +31,7 @@ class Softmax(nn.Module):
         return (q @ k.mT).softmax(dim=-1) @ v
 
 
-def test_both_kinds_are_measured_and_an_absent_one_is_told() -> None:
+def test_both_kinds_are_measured_and_an_absent_one_is_reported() -> None:
     told: list[tuple[int, int]] = []
     pairs = [
         Pair("nystromformer", Peer("mine", "torch", False, Module), True, {"landmarks": 4}),

@@ -1,4 +1,4 @@
-"""Benchmarks as tables, figures and a page: what was measured, and the committed page of the committed numbers."""
+"""Benchmarks as tables, figures and a page; the committed page matches the committed numbers."""
 
 import copy
 import hashlib
@@ -135,7 +135,7 @@ GOOD = ops(row("a", 1, 1.0))
 @pytest.mark.parametrize(
     "broken", [{}, [], None, {**GOOD, "format": "x"}, {**GOOD, "bench": "x"}, {**GOOD, "rows": [{"case": "a"}]}]
 )
-def test_what_is_no_benchmark_is_one_line(broken):
+def test_anything_but_a_benchmark_is_one_line(broken):
     with pytest.raises(InputError, match="not a measurement of `linnet bench`"):
         bench_tables(copy.deepcopy(broken))
 

@@ -1,4 +1,4 @@
-"""Timing: turns, medians of the quieter half, and other programs noticed."""
+"""Timing: turns, medians of the quieter half, and detection of other programs."""
 
 import math
 import subprocess
@@ -50,6 +50,6 @@ def test_a_busy_neighbor_is_noticed_and_own_work_is_not():
     assert with_neighbor.others > 0.3
 
 
-def test_an_unknown_machine_tells_nothing(monkeypatch):
+def test_nothing_is_reported_on_an_unknown_machine(monkeypatch):
     monkeypatch.setattr(timing, "BUSY", (99,))
     assert time_in_turns({"work": lambda: time.sleep(0.001)}, rounds=2, least=0)["work"].others is None

@@ -1,4 +1,4 @@
-"""`linnet analyze`: numbers, tables and figures of a real run, and one line for what cannot be read."""
+"""`linnet analyze`: numbers, tables and figures of a real run, and one-line errors for unreadable input."""
 
 import json
 import math
@@ -99,7 +99,7 @@ def test_an_exported_model_reads_a_text(trained, run, tmp_path):
         ("some text", ["--samples", "2"], "--samples counts validation blocks: it cannot be used with --text"),
     ],
 )
-def test_what_cannot_be_read_is_one_line(trained, run, tmp_path, content, options, line):
+def test_unreadable_files_are_one_line(trained, run, tmp_path, content, options, line):
     text = tmp_path / "my.txt"
     if content is not None:
         text.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -158,7 +158,7 @@ def test_a_longer_text_is_read_if_asked_for(trained, run, tmp_path):
     assert json.loads(run("analyze", trained, "--text", text, *options)[1])["length"] == 60
 
 
-def test_what_is_no_run_is_one_line(run, tmp_path):
+def test_a_folder_that_is_not_a_run_is_one_line(run, tmp_path):
     code, out, err = run("analyze", tmp_path)
     assert (code, out, err.count("\n")) == (2, "", 1)
 
@@ -178,7 +178,7 @@ def test_numbers_that_are_not_finite_are_null_in_the_file():
 
 
 @pytest.mark.parametrize("bad", [None, [], {}, {"format": FORMAT}, {"format": FORMAT, "layers": [{}], "length": 1}])
-def test_what_is_no_analysis_is_one_line(bad):
+def test_anything_but_an_analysis_is_one_line(bad):
     with pytest.raises(LinnetError, match="not an analysis"):
         check(bad)
 

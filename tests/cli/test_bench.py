@@ -1,4 +1,4 @@
-"""`linnet bench`: tables, JSON, a page with pictures; Ctrl-C shows what there is."""
+"""`linnet bench`: tables, JSON, a page with figures; Ctrl-C prints the results so far."""
 
 import json
 
@@ -41,7 +41,7 @@ def test_a_folder_gets_json_pictures_and_a_page(run, tmp_path):
 
 
 @pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
-def test_a_profile_tells_the_parts_of_a_call(run):
+def test_a_profile_lists_the_parts_of_a_call(run):
     code, out, _ = run("bench", "profile", "--quick", "--json")
     assert code == 0
     rows = {row["case"]: row for row in json.loads(out)["profile"]["rows"]}
@@ -59,7 +59,7 @@ def test_a_profile_tells_the_parts_of_a_call(run):
     assert (code, "profile always uses the size of the bounds" in err) == (2, True)
 
 
-def test_an_interrupted_benchmark_shows_what_it_has_and_goes_on(run, tmp_path, monkeypatch):
+def test_an_interrupted_benchmark_prints_its_results_and_continues(run, tmp_path, monkeypatch):
     folder, measure_group, calls = tmp_path / "b", measure._measure, []
 
     def interrupted(*args):
@@ -103,7 +103,7 @@ def test_a_bad_benchmark_is_one_line(run, args, line):
     assert line in err
 
 
-def test_a_file_is_no_folder(run, tmp_path):
+def test_a_file_is_not_a_folder(run, tmp_path):
     (tmp_path / "f").write_text("")
     code, _, err = run("bench", "ops", "--out", tmp_path / "f")
     assert (code, err) == (2, f"linnet: {tmp_path / 'f'} is not a folder\n")
@@ -123,7 +123,7 @@ def test_bench_peers_prints_a_row_or_a_reason_for_each(run, monkeypatch):
     assert json.loads(run("bench", "peers", "--json")[1]) == found
 
 
-def test_a_wrong_backend_is_told_before_anything_is_measured(run, monkeypatch):
+def test_a_wrong_backend_is_reported_before_anything_is_measured(run, monkeypatch):
     monkeypatch.setenv("LINNET_BACKEND", "fast")
     code, out, err = run("bench", "ops", "--quick")
     assert (code, out) == (2, "")

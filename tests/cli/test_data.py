@@ -1,4 +1,4 @@
-"""`linnet data`: what is generated is written whole and can be read, what is not is explained."""
+"""`linnet data`: generated data are complete and can be read; for other data it prints where to get them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`linnet reproduce`: Table 7 and Figure 1 at the smallest real size, unfinished runs, and what is refused."""
+"""`linnet reproduce`: Table 7 and Figure 1 at the smallest real size, unfinished runs, and refused input."""
 
 import contextlib
 import json
@@ -70,7 +70,7 @@ def test_what_has_no_runs_has_no_seeds(small, run, name):
     assert f"--seeds is 2: {name} has no runs to choose from" in err
 
 
-def test_only_planned_runs_are_counted_and_only_what_is_left_goes_on(small, run):
+def test_only_planned_runs_are_counted_and_only_missing_ones_are_done(small, run):
     results = Path(__file__).parents[2] / "docs/results/transnormer-table6-cpu"
     (small / "there").mkdir()
     for seed in (0, 1):
@@ -126,7 +126,7 @@ def test_results_that_do_not_go_together_are_one_line(small, run):
     assert "transnormer-table6-cpu or transnormer-table7-cpu is damaged: TypeError" in err
 
 
-def test_a_run_that_was_not_evaluated_yet_has_a_line_and_no_figure(small, run):
+def test_a_run_without_an_evaluation_has_a_row_but_no_figure(small, run):
     for name, valid in (("listops-T2-seed0", None), ("listops-vanilla-seed0", 0.25)):
         folder = small / "kept" / name
         folder.mkdir(parents=True)
@@ -182,7 +182,7 @@ def test_how_far_unfinished_runs_are(small, run):
     ("page", "told"),
     [(b"# Mine\n", "must have the lines <!-- rendered from JSON --> and <!-- end -->"), (b"\xff", "is not UTF-8 text")],
 )
-def test_a_page_that_has_no_place_for_a_table_is_named_and_stays(small, run, page, told):
+def test_a_page_without_markers_is_reported_and_not_changed(small, run, page, told):
     shutil.copytree(Path(__file__).parents[2] / "docs/results/transnormer-table7-cpu", small / "there")
     (small / "there.md").write_bytes(page)
     code, _, err = run("reproduce", "transnormer-table7", "--results", "there", "--render")
@@ -192,7 +192,7 @@ def test_a_page_that_has_no_place_for_a_table_is_named_and_stays(small, run, pag
 
 
 @pytest.mark.parametrize("train", ["", "train = 3", "[train]\nsteps = 1e400", '[train]\nsteps = "many"'])
-def test_a_run_that_does_not_say_its_steps_is_told_and_not_left_out(small, run, train):
+def test_a_run_without_recorded_steps_is_still_reported(small, run, train):
     (small / "kept/listops-T2-seed0").mkdir(parents=True)
     (small / "kept/listops-T2-seed0/config.toml").write_text(f'task = "lra/listops"\n{train}\n')
     code, _, err = run("reproduce", "transnormer-table6", "--scale", "paper", "--out", "kept", "--render")
@@ -224,7 +224,7 @@ def test_a_run_whose_pretraining_is_done_is_unfinished_before_its_first_record(s
     ],
     ids=lambda command: command[0],
 )
-def test_results_of_another_study_or_scale_are_told_before_the_work(small, run, command):
+def test_results_of_another_study_or_scale_are_refused_before_the_work(small, run, command):
     (small / "there").mkdir()
     other = {"command": "linnet reproduce transnormer-table6 --scale cpu"}
     (small / "there" / "listops-T2-seed0.json").write_text(json.dumps(other))
@@ -236,7 +236,7 @@ def test_results_of_another_study_or_scale_are_told_before_the_work(small, run, 
 
 @pytest.mark.parametrize("name", ["transnormer-table6", "transnormer-table7", "lln-distribution"])
 @pytest.mark.parametrize("option", ["--out", "--results"])
-def test_results_that_cannot_be_kept_are_told_before_the_work(small, run, name, option):
+def test_an_unwritable_results_folder_is_reported_before_the_work(small, run, name, option):
     (small / "file").write_text("")
     code, _, err = run("reproduce", name, option, "file/deeper")
     assert (code, err.count("\n")) == (2, 1)
@@ -273,7 +273,7 @@ def test_figure_1_never_writes_over_the_picture_of_another_study(small, run, pla
     assert ("is the picture of the results in" in err) == (place != "renamed.png")
 
 
-def test_no_study_writes_over_the_picture_of_another(small, run):
+def test_no_study_overwrites_the_picture_of_another(small, run):
     root = Path(__file__).parents[2] / "docs/results"
     shutil.copytree(root / "transnormer-table7-cpu", small / "there")
     shutil.copy(root / "transnormer-table4-cpu.png", small / "there.png")

@@ -49,7 +49,7 @@ def test_a_dry_run_prints_the_whole_configuration_and_writes_nothing(run, recipe
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_says_that_tokens_of_sequences_may_be_fewer(run, tmp_path, monkeypatch):
+def test_a_dry_run_gives_an_upper_bound_on_tokens(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sets = (part for key in ("data.count=40", "train.steps=10", "train.warmup=1") for part in ("--set", key))
     code, out, _ = run("train", "lra/listops", "--dry-run", *sets)
@@ -81,7 +81,7 @@ def test_a_used_folder_is_refused_with_a_hint(run, recipe, trained):
         (["model.width=1000000", "model.heads=1"], 1, "memory"),
     ],
 )
-def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(run, recipe, tmp_path, sets, code, line):
+def test_an_untrainable_configuration_is_one_line_and_leaves_nothing(run, recipe, tmp_path, sets, code, line):
     if sets == ["train.device=cuda"] and __import__("torch").cuda.is_available():
         pytest.skip("there is a GPU here")
     options = [word for assignment in sets for word in ("--set", assignment)]
@@ -107,7 +107,7 @@ def test_a_bad_corpus_is_one_line(run, recipe, tmp_path, content, line):
 
 
 @pytest.mark.parametrize("command", ["resume", "evaluate", "export", "generate"])
-def test_a_folder_that_is_no_run_is_one_line(run, tmp_path, command):
+def test_a_folder_that_is_not_a_run_is_one_line(run, tmp_path, command):
     options = {"export": ["--out", tmp_path / "x"], "generate": ["--prompt", "x"]}.get(command, [])
     for folder in (tmp_path, tmp_path / "nothing"):
         code, out, err = run(command, folder, *options)
@@ -116,7 +116,7 @@ def test_a_folder_that_is_no_run_is_one_line(run, tmp_path, command):
         assert err.count("\n") == 1
 
 
-def test_a_damaged_checkpoint_is_told_and_passed_over(run, recipe, tmp_path):
+def test_a_damaged_checkpoint_is_reported_and_skipped(run, recipe, tmp_path):
     run("train", recipe, "--out", tmp_path / "run", "--json")
     assert steps(tmp_path / "run/checkpoints") == [5, 10]
     (tmp_path / "run/checkpoints/step-10/state.json").write_text("{}")
@@ -130,7 +130,7 @@ def test_a_damaged_checkpoint_is_told_and_passed_over(run, recipe, tmp_path):
     assert run("resume", tmp_path / "run", "--json")[2] == ""
 
 
-def test_what_is_held_out_and_passed_over_is_printed(run, recipe, tmp_path):
+def test_held_out_and_skipped_files_are_printed(run, recipe, tmp_path):
     (tmp_path / "text").mkdir()
     for name, line in (("english", "the quick brown fox\n"), ("greek", "ταχεία αλεπού\n")):
         (tmp_path / f"text/{name}.txt").write_text(line * 400)

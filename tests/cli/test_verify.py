@@ -1,4 +1,4 @@
-"""`linnet verify`: every kind of damage is found and named, and a whole run or export passes."""
+"""`linnet verify`: every kind of damage is found and named, and an intact run or export passes."""
 
 import json
 import shutil
@@ -68,7 +68,7 @@ def test_a_flipped_bit_and_a_missing_file_are_found(folders, capfd, name, group)
         assert found[group]
 
 
-def test_a_run_before_its_first_checkpoint_and_what_is_no_run(folders, capfd):
+def test_a_run_without_a_checkpoint_and_a_folder_that_is_not_a_run(folders, capfd):
     shutil.rmtree(folders / "run/checkpoints")
     code, found = verify(folders / "run", capfd)
     assert (code, found["checkpoints"]) == (0, "")

@@ -1,4 +1,4 @@
-"""Corpora: what is read, how it is split, and what is said when it cannot be read."""
+"""Corpora: which files are read, how they are split, and the errors for unreadable ones."""
 
 import os
 import random
@@ -34,7 +34,7 @@ def test_stdlib_is_real_code_in_three_splits_by_file():
     assert load_corpus("stdlib").sha256 == corpus.sha256
 
 
-def test_stdlib_skips_and_counts_what_a_python_does_not_have(tmp_path, monkeypatch):
+def test_stdlib_skips_and_counts_missing_modules(tmp_path, monkeypatch):
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     assert "no source files" in refused("stdlib")
     (tmp_path / "ast.py").write_text("x = 1\n")
@@ -156,7 +156,7 @@ def refused_with(path, **options):
     return str(error.value)
 
 
-def test_bad_files_are_named_and_can_be_passed_over(tmp_path):
+def test_bad_files_are_named_and_can_be_skipped(tmp_path):
     few_files(tmp_path)
     (tmp_path / "bad.txt").write_bytes(b"one\n\xff")
     (tmp_path / "empty.md").write_text("\n")
@@ -199,7 +199,7 @@ def test_line_ends_and_byte_order_marks(tmp_path):
         (b" \n\t\n", " is empty: there is no text to learn from"),
     ],
 )
-def test_what_is_not_text_is_named_with_file_and_line(tmp_path, data, said):
+def test_a_file_that_is_not_text_is_reported_with_its_line(tmp_path, data, said):
     path = tmp_path / "my.txt"
     path.write_bytes(data)
     assert refused("text", path) == f"{path}{said}"

@@ -1,4 +1,4 @@
-"""Masking: its shares, its limits, and that it depends on nothing but its key."""
+"""Masking: its shares, its limits, and that it depends only on its key."""
 
 import numpy as np
 import pytest

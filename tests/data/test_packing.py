@@ -121,7 +121,7 @@ def test_a_cache_of_another_key_is_not_believed(tmp_path):
     assert path.read_bytes() == good
 
 
-def test_kills_and_rivals_leave_a_whole_cache(tmp_path):
+def test_kills_and_rivals_leave_an_intact_cache(tmp_path):
     corpus = Corpus("text", {"train": [Document(str(i), b"some text\n" * 500) for i in range(40)]})
     right = open_stream(corpus, BYTES, "train", tmp_path / "right").tokens
     folder, rng = tmp_path / "cache", random.Random(0)

@@ -1,4 +1,4 @@
-"""Recall: what a sample holds, that its answers are right, and that it is a function of its numbers alone."""
+"""Recall: the content of a sample, its answers, and that it depends only on its key."""
 
 import numpy as np
 import pytest

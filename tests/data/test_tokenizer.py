@@ -1,4 +1,4 @@
-"""Tokenizers: the published ids and sizes, exact round trips, and text that comes one token at a time."""
+"""Tokenizers: the published ids and sizes, exact round trips, and decoding one token at a time."""
 
 import json
 import random
@@ -94,7 +94,7 @@ def test_byte_level_kinds_give_every_text_back(tokenizers, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_document_in_pieces_has_the_ids_of_the_whole(tokenizers, kind, monkeypatch):
+def test_encoding_a_document_in_pieces_gives_the_same_ids(tokenizers, kind, monkeypatch):
     monkeypatch.setattr(module, "PIECE", 3)
     monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
 
@@ -125,7 +125,7 @@ def test_text_that_comes_one_token_at_a_time(tokenizers, kind):
     check()
 
 
-def test_a_character_of_many_tokens_comes_whole():
+def test_a_character_of_several_tokens_comes_out_complete():
     tokenizer = Tokenizer("bytes")
     stream = TextStream(tokenizer)
     assert [stream.push(i) for i in tokenizer.encode("a€")] == ["a", "", "", "€"]
@@ -133,7 +133,7 @@ def test_a_character_of_many_tokens_comes_whole():
     assert stream.close() == "\ufffd"
 
 
-def test_text_that_is_no_unicode(tokenizer):
+def test_text_that_is_not_unicode(tokenizer):
     with pytest.raises(InputError, match="not valid Unicode at character 3"):
         tokenizer.encode("ab\udcff")
 
@@ -277,7 +277,7 @@ def test_bytes_are_bytes():
         {"mask": None},
     ],
 )
-def test_a_file_that_is_no_tokenizer_is_refused(tokenizers, tmp_path, change):
+def test_a_file_that_is_not_a_tokenizer_is_refused(tokenizers, tmp_path, change):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({**json.loads(tokenizers["bpe"].dumps()), **change}))
     with pytest.raises(InputError) as error:
@@ -309,7 +309,7 @@ def test_bpe_learns_from_one_endless_word_in_time():
     assert time.perf_counter() - start < 10
 
 
-def test_only_runs_that_no_text_has_are_cut(monkeypatch):
+def test_only_very_long_runs_are_cut(monkeypatch):
     rng = random.Random(0)
     words = ["".join(rng.choice("abc") for _ in range(rng.randint(1, 511))) for _ in range(200)]
     texts = [" ".join(words) + "\n" * 511 + "_-" * 255 + "1" * 511 + "é" * 511]

@@ -1,4 +1,4 @@
-"""Figures: both renderers draw the same data, whatever its text is."""
+"""Figures: both renderers draw the same data, with any text."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ def test_plotly_accepts_every_property(log):
     assert found.layout.xaxis.title.text == "x"
 
 
-def test_plotly_gets_no_markup_and_no_number_that_json_lacks():
+def test_plotly_gets_no_markup_and_only_finite_numbers():
     plot = to_plotly(FIGURE)
     text = json.dumps(plot, allow_nan=False)
     assert "<" not in text.replace("<extra></extra>", "")
@@ -88,7 +88,7 @@ def test_every_line_is_drawn_and_named(tmp_path):
     assert "second" in drawn
 
 
-def test_what_has_no_place_on_a_logarithmic_axis_is_a_gap(tmp_path):
+def test_values_that_a_logarithmic_axis_cannot_show_are_gaps(tmp_path):
     figure = Figure("t", "x", "y", [Series("a", [1, 2], [0, 5]), Series("b", [1, 2], [-1, 0])], log_y=True)
     assert [trace["y"] for trace in to_plotly(figure)["data"]] == [[None, 5], [None, None]]
     save_figures([figure], tmp_path / "f.png")
@@ -130,7 +130,7 @@ def test_names_of_circles_that_lie_on_each_other_stay_legible(tmp_path, recwarn)
     assert not recwarn.list
 
 
-def test_a_png_gives_its_metadata_back_and_other_files_none(tmp_path):
+def test_metadata_is_read_from_png_files_only(tmp_path):
     save_figures([FIGURE], tmp_path / "a.png", {"linnet-study": "x", "other": "y"})
     found = read_metadata(tmp_path / "a.png")
     assert (found["linnet-study"], found["other"]) == ("x", "y")

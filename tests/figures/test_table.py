@@ -1,4 +1,4 @@
-"""The one table: its Markdown form aligns words left and numbers right, and no cell breaks a row."""
+"""The table: Markdown aligns words left and numbers right, and no cell breaks a row."""
 
 import re
 from pathlib import Path

@@ -90,7 +90,7 @@ def test_absolute_positions(tiny, positions):
     assert torch.allclose(same, same[:1].expand_as(same), **CLOSE) == (positions == "none")
 
 
-def test_positions_start_where_fairseq_starts(tiny):
+def test_positions_start_as_in_fairseq(tiny):
     model = tiny("vanilla_roberta")
     assert model.positions.weight.shape == (514, 32)
     model.zero_grad()

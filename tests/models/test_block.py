@@ -1,4 +1,4 @@
-"""One layer: pre- and post-norm as their equations read, mechanisms in parallel, a unit without FFN, the norms."""
+"""One layer: pre- and post-norm follow their equations, parallel mechanisms, a unit without FFN, the norms."""
 
 import pytest
 import torch

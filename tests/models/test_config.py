@@ -1,4 +1,4 @@
-"""The settings of a model: what is wrong is told in one line that names the field, the value and what is allowed."""
+"""The settings of a model: errors are one line that names the field, the value and what is allowed."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("change", "place", "allowed"), WRONG, ids=[str(change) for change, _, _ in WRONG])
-def test_what_is_wrong_is_told_in_one_line(change, place, allowed):
+def test_errors_are_one_line(change, place, allowed):
     with pytest.raises(InputError) as error:
         model_config({**FIELDS, "output": "causal_lm", **change})
     message = str(error.value)

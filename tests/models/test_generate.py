@@ -1,4 +1,4 @@
-"""Generation: the recurrent form writes what the parallel form would, for every causal preset."""
+"""Generation: the recurrent form gives the text of the parallel form, for every causal preset."""
 
 import math
 
@@ -24,7 +24,7 @@ def test_greedy_equals_the_parallel_forward(tiny, recurrent_system):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_batch_of_unequal_prompts_writes_what_each_would_alone(tiny, recurrent_system, side):
+def test_prompts_of_different_lengths_generate_the_same_alone_and_in_a_batch(tiny, recurrent_system, side):
     model, rows = tiny(f"{recurrent_system}_lm", tie=False), [torch.randint(61, (n,)) for n in (9, 1, 4)]
     ids, mask = torch.zeros(3, 9, dtype=torch.int64), torch.zeros(3, 9, dtype=torch.int64)
     for b, row in enumerate(rows):
@@ -165,7 +165,7 @@ def test_bad_arguments(tiny, arguments, message):
     assert str(error.value).startswith(message)
 
 
-def test_bad_arguments_are_told_before_the_first_token_is_asked_for(tiny):
+def test_bad_arguments_raise_before_the_first_token(tiny):
     with pytest.raises(InputError, match="top_k"):
         Sampling(top_k=0)
     with pytest.raises(InputError, match="max_new_tokens"):
@@ -189,7 +189,7 @@ def test_learned_positions_have_an_end(tiny):
     assert [model.generate(whole, max_new_tokens=new).shape[1] for new in (0, 1)] == [9, 10]
 
 
-def test_output_that_is_not_finite_is_told(tiny):
+def test_output_that_is_not_finite_is_reported(tiny):
     model = tiny("vanilla_lm")
     with torch.no_grad():
         model.embedding.weight[5] = math.nan

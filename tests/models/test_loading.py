@@ -1,4 +1,4 @@
-"""Models on disk: what is loaded is what was saved, the bytes are always the same, and misfits are named."""
+"""Models on disk: loading restores what was saved, the bytes are always the same, and misfits are named."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def test_the_name_of_the_preset_is_only_information(run):
     assert same(load_model(folder), models[10])
 
 
-def test_a_checkpoint_that_does_not_say_its_model_is_told_of(run):
+def test_a_checkpoint_without_a_recorded_model_warns(run):
     folder, models = run
     save_checkpoint(folder / "checkpoints", 11, models[5].state_dict(), {}, {"data": {}})
     told = []
@@ -76,7 +76,7 @@ def test_a_checkpoint_that_does_not_say_its_model_is_told_of(run):
     assert told[0].startswith(f"{folder}/checkpoints/step-11 was written by an earlier linnet")
 
 
-def test_a_damaged_checkpoint_is_named_and_passed_over(run):
+def test_a_damaged_checkpoint_is_named_and_skipped(run):
     folder, models = run
     weights = folder / "checkpoints/step-10/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
@@ -139,7 +139,7 @@ def test_a_failed_export_leaves_nothing(tiny, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_export_left_is_removed(tiny, tmp_path):
+def test_files_that_a_killed_export_left_are_removed(tiny, tmp_path):
     left = tmp_path / ".linnet-out-999999999-0123abcd.tmp"  # no process has such a number
     left.mkdir()
     os.utime(left, (0, 0))

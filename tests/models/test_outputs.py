@@ -1,4 +1,4 @@
-"""From hidden states to logits: tied and untied tables, RoBERTa's head, chosen tokens alone, whole sequences, pairs."""
+"""From hidden states to logits: tied and untied tables, RoBERTa's head, selected tokens, whole sequences, pairs."""
 
 from typing import get_args
 
@@ -144,6 +144,6 @@ def test_a_classifier_does_not_write(tiny):
 
 
 @pytest.mark.parametrize("output", ["classifier", "two_tower"])
-def test_what_is_no_tensor_is_told(tiny, output):
+def test_anything_but_a_tensor_is_refused(tiny, output):
     with pytest.raises(InputError, match="ids is a list: it must be a tensor"):
         tiny("vanilla_lra", output=output)([[1, 2]])

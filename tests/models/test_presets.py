@@ -1,4 +1,4 @@
-"""Models by name: the published parameter counts to the last parameter, and what a name and its overrides mean."""
+"""Models by name: the published parameter counts, exactly, and the meaning of names and overrides."""
 
 import re
 from pathlib import Path
@@ -143,7 +143,7 @@ def test_the_table_of_a_run_keeps_its_meaning():
     assert not is_resolved({key: value for key, value in old.items() if key != "options"})
 
 
-def test_what_is_built_for_a_length_is_built_for_that_of_the_model():
+def test_bounded_mechanisms_get_the_length_of_the_model():
     assert preset("cosformer_lm").options == {"cosformer": {"max_length": 512}}
     for system in ("cosformer", "linformer"):
         assert preset(f"{system}_lra", max_length=5000).options == {system: {"max_length": 5000}}

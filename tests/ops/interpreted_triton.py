@@ -127,7 +127,7 @@ def test_half_precision(op, dtype: torch.dtype, bound: float) -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_exp_attention_is_exact_at_any_scale_and_sees_no_future(causal: bool) -> None:
+def test_exp_attention_is_exact_at_any_scale_and_never_reads_the_future(causal: bool) -> None:
     q, k, v = draw(40, 8, 8, scale=20)
     q[0, 0, 3], k[0, 0, :, 2], k[1, 0, :20] = -INF, -INF, -INF
     ours = lambda *x: [exp_attention(*x, causal, backend="triton")]  # noqa: E731

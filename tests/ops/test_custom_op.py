@@ -1,4 +1,4 @@
-"""The two forms of an operator agree, and what neither can do is refused rather than answered with 0."""
+"""The two forms of an operator agree, and unsupported transforms are refused instead of answered with 0."""
 
 import pytest
 import torch

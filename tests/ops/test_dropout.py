@@ -53,7 +53,7 @@ def test_evaluation_keeps_all() -> None:
 
 
 @needs_kernels
-def test_the_kernel_draws_what_the_definition_says() -> None:
+def test_the_kernel_drops_what_the_definition_drops() -> None:
     """M50, at the edges of vectors and of sheets of 65,536 numbers, on one thread or more."""
     for n in (1, 15, 16, 17, 65536, 65537, SMALL + 100_003):
         for threads in (1, 2):
@@ -95,7 +95,7 @@ def test_negated_views() -> None:
     assert torch.autograd.grad(y, x, torch._neg_view(torch.ones(100)))[0].equal(-y)
 
 
-def test_the_seed_is_drawn_where_the_numbers_are() -> None:
+def test_the_seed_is_drawn_on_the_device_of_the_numbers() -> None:
     x = torch.ones(100)
     torch.manual_seed(1)
     expected = dropout(x, 0.5)
@@ -105,7 +105,7 @@ def test_the_seed_is_drawn_where_the_numbers_are() -> None:
 
 
 @needs_kernels
-def test_what_is_dropped_may_be_anything() -> None:
+def test_dropped_values_may_be_anything() -> None:
     x = torch.full((1000,), torch.inf)
     y = dropout(x, 0.5)
     assert ((y == 0) | (y == torch.inf)).all()

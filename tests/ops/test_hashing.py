@@ -1,4 +1,4 @@
-"""Draws: uniform, a function of seed and coordinates alone, and without overflow at the ends of their range."""
+"""Draws are uniform, depend only on seed and coordinates, and do not overflow at the ends of their range."""
 
 import torch
 
@@ -28,7 +28,7 @@ def test_seeds_and_large_coordinates() -> None:
     assert 0 <= new_seed() < 2**31 and new_seed() != new_seed()
 
 
-def test_what_stays_is_what_the_hash_says() -> None:
+def test_the_hash_decides_what_stays() -> None:
     """In 32 bits as in 64, for every size of p and signs of all kinds."""
     seed, x = torch.tensor(3), torch.arange(5000)
     h = hashed(seed, x[:50, None])

@@ -1,4 +1,4 @@
-"""linear_attention equals its dense twin in values and gradients, whatever is switched on."""
+"""linear_attention equals its dense twin in values and gradients, with every combination of options."""
 
 import itertools
 

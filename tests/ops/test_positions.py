@@ -1,4 +1,4 @@
-"""Rotary, LRPE and sinusoidal encodings: what they are and what they leave unchanged."""
+"""Rotary, LRPE and sinusoidal encodings: their formulas and invariants."""
 
 import math
 import random

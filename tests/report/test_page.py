@@ -1,4 +1,4 @@
-"""The report shows the files of a run, trusts none of their text, and loads nothing."""
+"""The report shows the files of a run, escapes all of their text, and loads nothing."""
 
 import base64
 import hashlib
@@ -193,7 +193,7 @@ def test_a_missing_extra_is_named(trained, monkeypatch, tmp_path):
     assert not (tmp_path / "r.html").exists()
 
 
-def test_what_a_killed_report_left_is_removed(copy):
+def test_files_that_a_killed_report_left_are_removed(copy):
     folder = copy("run")
     left = folder / ".linnet-report.html-999999999-0123abcd.tmp"  # no process has such a number
     left.touch()

@@ -1,4 +1,4 @@
-"""What the tests of storage share: a small checkpoint, system calls that fail, and children that are killed."""
+"""Shared by the storage tests: a small checkpoint, system calls that fail, and children that are killed."""
 
 import errno
 import itertools

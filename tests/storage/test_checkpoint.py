@@ -72,7 +72,7 @@ def test_tied_tensors_are_stored_once_and_tied_again(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 7, b"PK\3\4" * 10, b"\xff" * 100, b'\2\0\0\0\0\0\0\0{}more'])
-def test_bytes_that_are_no_tensors_are_one_line(data):
+def test_bytes_that_are_not_tensors_are_one_line(data):
     with pytest.raises(LinnetError) as error:
         unpack_tensors(bytearray(data), {})
     assert str(error.value).startswith("these are not tensors that linnet wrote: ")
@@ -207,7 +207,7 @@ def test_a_malformed_manifest_is_found(damage, text):
     check(MANIFEST)
 
 
-def test_the_newest_is_chosen_by_number_and_none_by_default(tmp_path):
+def test_the_newest_checkpoint_is_chosen_by_number(tmp_path):
     assert newest_checkpoint(tmp_path / "absent", no_warning) is None
     assert newest_checkpoint(tmp_path, no_warning) is None
     for step in (10, 9, 100):
@@ -255,7 +255,7 @@ def test_a_removal_without_descriptors_is_reported(tmp_path):
     assert temporaries(tmp_path) == []
 
 
-def test_a_checkpoint_set_aside_comes_back(tmp_path):
+def test_a_checkpoint_set_aside_is_restored(tmp_path):
     (save(tmp_path, 4, value=1.0)).rename(tmp_path / ".linnet-step-4.old")  # killed between the two renames
     clean(tmp_path)
     assert value(newest_checkpoint(tmp_path, no_warning)) == 1.0

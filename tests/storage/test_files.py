@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, whatever fails; only our own leftovers are removed."""
+"""Files are written atomically, even when system calls fail; only our own temporary files are removed."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def test_only_our_leftovers_are_cleaned(tmp_path):
     clean(tmp_path / "absent")
 
 
-def test_in_a_shared_folder_what_a_living_process_writes_stays(tmp_path):
+def test_in_a_shared_folder_files_of_a_living_process_stay(tmp_path):
     dead = in_child(lambda: None)
     os.waitpid(dead, 0)
     living = in_child(lambda: time.sleep(60))
@@ -66,7 +66,7 @@ def test_a_removal_that_fails_is_named(tmp_path, monkeypatch):
     assert clean(tmp_path) == f"cannot remove {tmp_path}/.linnet-step-5-1-ab.tmp: Too many open files"
 
 
-def test_what_is_no_regular_file_is_not_read(tmp_path):
+def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "endless").symlink_to("/dev/zero")
     for name in ("pipe", "endless"):
@@ -99,7 +99,7 @@ def test_write_atomic_gives_the_old_or_the_new_file(tmp_path, old):
     assert path.read_text(encoding="utf-8") == "größer\n"
 
 
-def test_a_temporary_name_lies_beside_its_path_however_that_is_written(tmp_path, monkeypatch):
+def test_a_temporary_name_is_beside_its_path_in_any_spelling(tmp_path, monkeypatch):
     inside = tmp_path / "inside"
     inside.mkdir()
     monkeypatch.chdir(inside)
@@ -149,7 +149,7 @@ def test_no_permission(tmp_path):
         ]
 
 
-def test_a_file_beside_a_folder_has_its_whole_name(tmp_path, monkeypatch):
+def test_a_file_beside_a_folder_keeps_the_full_name(tmp_path, monkeypatch):
     assert beside(Path("runs/study"), ".md") == Path("runs/study.md")
     assert beside(Path("runs/study-0.1"), ".md") == Path("runs/study-0.1.md")  # not that of study-0
     (tmp_path / "here" / "deeper").mkdir(parents=True)

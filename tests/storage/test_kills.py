@@ -1,4 +1,4 @@
-"""Kills, interruptions and full disks at every system call: a checkpoint is there whole, or as it was before."""
+"""Kills, interruptions and full disks at every system call leave the new checkpoint or the old one, complete."""
 
 import os
 import random
@@ -130,7 +130,7 @@ def test_kills_at_random_moments_of_a_run(tmp_path):
     assert temporaries(tmp_path) == []
 
 
-def test_a_writer_that_the_system_stops_says_so_in_one_line(tmp_path):
+def test_a_failed_write_is_reported_in_one_line(tmp_path):
     """A real failure in the middle of a file: the system allows this process no file over 2,000 bytes."""
     save(tmp_path, 1)
     result = tmp_path / "result"

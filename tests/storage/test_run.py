@@ -1,4 +1,4 @@
-"""A run's folder: one process at a time, and a log that an interruption does not show in."""
+"""A run folder: one process at a time, and a log that is the same after an interruption."""
 
 import hashlib
 import json
@@ -86,7 +86,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path, exists):
     assert not exists or target.read_text() == "content"
 
 
-def test_what_is_no_lock_is_not_overwritten(tmp_path):
+def test_a_file_that_is_not_a_lock_is_not_overwritten(tmp_path):
     (tmp_path / "precious").write_text("content")
     (tmp_path / ".lock").hardlink_to(tmp_path / "precious")
     with pytest.raises(LinnetError, match=r"\.lock is not a lock of linnet$"), RunLock(tmp_path):

@@ -54,7 +54,7 @@ def refused(path, named):
         ({"files": {name: {**ENTRY, "size": 2**40} for name in FILES}}, "files: state.json has 1,099,511,627,776"),
     ],
 )
-def test_a_manifest_that_is_whole_and_wrong(tmp_path, change, named):
+def test_an_intact_manifest_with_wrong_content(tmp_path, change, named):
     path = save(tmp_path, 1)
     manifest = json.loads((path / MANIFEST).read_text())
     del manifest["sha256"]
@@ -96,7 +96,7 @@ def test_a_state_that_is_whole_and_wrong(tmp_path, state, named):
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"3", b"[" * 100_000, b"{", b"\xff", b'{"position": NaN}'])
-def test_a_state_that_is_no_table(tmp_path, raw):
+def test_a_state_that_is_not_a_table(tmp_path, raw):
     path = save(tmp_path, 1)
     rewrite(path, "state.json", raw)
     refused(path, "state.json is whole, but was not written by linnet")
@@ -119,7 +119,7 @@ def rewrite(path, name, raw):
     (path / MANIFEST).write_bytes(_manifest(manifest))
 
 
-def test_what_a_later_linnet_may_add_is_passed_over(tmp_path):
+def test_keys_of_a_later_linnet_are_ignored(tmp_path):
     path = save_checkpoint(tmp_path, 3, {}, {}, {"position": POSITION, "invented": {"x": [1]}})
     assert read_checkpoint(path).position.step == 3
 

@@ -1,4 +1,4 @@
-"""Tensors on disk: the bytes are those of the safetensors library, and writing or reading them takes no second copy."""
+"""Tensors on disk: the bytes are those of the safetensors library, and no second copy is held in memory."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A verdict needs several seeds of both rows, a difference beyond their error, and nothing else that differs."""
+"""A verdict needs several seeds of both rows, a difference beyond their error, and no other difference."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_the_evidence_has_the_numbers():
     assert claim.evidence == "A 1.0 (1 seed), B 2.1 (2 seeds); one seed has no standard error"
 
 
-def test_what_differs_besides_leaves_it_open_and_is_said():
+def test_a_confounded_claim_stays_open_and_names_the_confound():
     mixed = CLAIM._replace(confound="B has another norm")
     (claim,) = compare_rows([mixed], {"A": [1.0, 1.1], "B": [9.0, 9.1]})
     assert (claim.verdict, claim.evidence.endswith("; B has another norm")) == (OPEN, True)

@@ -1,4 +1,4 @@
-"""What every registered study promises: it lists, plans, dry-runs, renders its committed records, refuses others'."""
+"""The contract of every study: it lists, plans, dry-runs, renders its records, and refuses those of others."""
 
 import json
 import subprocess
@@ -69,7 +69,7 @@ def test_another_scale_is_one_line(name):
 
 
 @each_committed
-def test_committed_pages_are_what_the_records_render_to(place, name):
+def test_committed_pages_match_their_records(place, name):
     study, picture = STUDY[name](), RESULTS / f"{place}.png"
     records = study.read(RESULTS / place)
     assert study.rendered(records, picture.name) in (RESULTS / f"{place}.md").read_text()

@@ -1,4 +1,4 @@
-"""The kept runs of the paper's own length: their page, what their weights can do, and that they go on."""
+"""The committed runs of the paper's own length: their page, their weights, and that they resume."""
 
 import dataclasses
 import shutil
@@ -29,7 +29,7 @@ def last(folder: Path) -> Path:
     return folder / "checkpoints" / f"step-{steps(folder / 'checkpoints')[-1]}"
 
 
-def test_the_page_is_what_the_runs_render_to() -> None:
+def test_the_committed_page_matches_its_runs() -> None:
     runs = unfinished(KEPT)
     assert [run.name for run in runs] == ["listops-T2-seed0", "listops-vanilla-seed0"]
     assert rendered_unfinished(runs, "lra.png") in KEPT.with_suffix(".md").read_text()
@@ -47,7 +47,7 @@ def test_the_last_checkpoint_and_the_best_are_kept_and_small(folder: Path) -> No
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
-def test_the_command_of_the_page_goes_on_with_it(folder: Path) -> None:
+def test_the_command_of_the_page_continues_the_benchmark(folder: Path) -> None:
     """A recipe, a preset or a study that is changed would refuse the run, which took days."""
     (study_run,) = STUDY["transnormer-table6"]().study_runs("paper", only=[folder.name])
     check_begun(folder, study_run.config)
@@ -73,7 +73,7 @@ def test_the_weights_know_more_of_new_trees_than_their_outermost_operator(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
-def test_a_run_goes_on_from_where_it_was_kept(tmp_path: Path, folder: Path) -> None:
+def test_a_run_resumes_from_its_folder(tmp_path: Path, folder: Path) -> None:
     class Stopping(Screen):
         def say(self, text: str) -> None:
             if text.startswith("step "):

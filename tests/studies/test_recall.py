@@ -1,4 +1,4 @@
-"""Recall: its rows, its table, its figure, and what it refuses."""
+"""Recall: its rows, its table, its figure, and its errors."""
 
 import copy
 import re
@@ -69,7 +69,7 @@ def test_the_figure_is_accuracy_against_pairs():
     assert (elu.low, elu.high) == (None, None)
 
 
-def test_eleven_mechanisms_are_told_apart():
+def test_eleven_mechanisms_have_distinct_colors():
     (figure,) = STUDIED.figures([record(name, 0, [0.9, 0.1]) for name in NAMES], "")
     traces = to_plotly(figure)["data"]
     assert len({trace["marker"]["symbol"] for trace in traces}) == len(NAMES)

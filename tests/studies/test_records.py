@@ -1,4 +1,4 @@
-"""Records say what they are: their study, their kind, the whole model, and the code that made them."""
+"""Records identify themselves: their study, their kind, the whole model, and the code that made them."""
 
 import json
 import re

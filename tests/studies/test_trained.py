@@ -1,4 +1,4 @@
-"""A study of training runs: they differ in what they should, stop and go on, and leave records that render."""
+"""A study of training runs: they differ only as intended, resume after a stop, and leave records that render."""
 
 import json
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_more_seeds_of_every_system_can_be_asked_for() -> None:
     assert {study_run.seed for study_run in more} == {study_run.config.seed for study_run in more} == {0, 1, 2}
 
 
-def test_a_study_goes_on_and_renders(tiny: Perplexity, tmp_path: Path) -> None:
+def test_a_study_resumes_and_renders(tiny: Perplexity, tmp_path: Path) -> None:
     request = Request(out=tmp_path / "runs", results=tmp_path / "results")
     first = tiny.study_runs("cpu")[0]
     start_run(first.config, tmp_path / "runs" / first.name, QUIET)  # as if the study had been stopped after a run

@@ -1,4 +1,4 @@
-"""Table 2: the largest deviation first, and claims that one seed and a mixture of causes leave open."""
+"""Table 2: the largest deviation comes first; one seed or a confound leaves a claim open."""
 
 import copy
 from pathlib import Path

@@ -35,7 +35,7 @@ def test_the_papers_size_is_counted_to_the_last_parameter():
     assert preset("transnormer_t2_lm").ffn_width == 1365
 
 
-def test_only_the_claim_with_seeds_on_both_sides_is_told():
+def test_a_claim_needs_several_seeds_on_both_sides():
     claims = STUDIED.claims(STUDIED.read(FOLDER))
     assert [claim.verdict for claim in claims] == [HOLDS, OPEN, OPEN, OPEN]
     assert "vanilla in the T2 frame 70.32 (1 seed)" in claims[-1].evidence

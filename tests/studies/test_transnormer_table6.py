@@ -1,4 +1,4 @@
-"""Table 6: the table says what the records hold, and refuses records that do not go together."""
+"""Table 6: the table shows the records, and refuses records that cannot be combined."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_accuracy_by_task_with_the_mean_and_range_over_seeds(scores):
     assert second == "| vanilla | 30.00 | 20.00 |"
 
 
-def test_there_is_an_average_of_the_whole_benchmark_only(scores, record):
+def test_an_average_is_shown_only_for_the_whole_benchmark(scores, record):
     rest = [record("T2", f"lra/{task}", 0.5) for task in ("retrieval", "pathfinder", "image")]
     lines = table([*scores, *rest]).splitlines()
     assert lines[0] == "| system | text | listops | retrieval | pathfinder | image | average |"
@@ -34,7 +34,7 @@ def test_there_is_an_average_of_the_whole_benchmark_only(scores, record):
     assert table(scores[:2]).splitlines()[0] == "| system | text |"
 
 
-def test_the_budget_and_what_an_accuracy_is_worth(scores):
+def test_the_note_states_the_budget_and_the_accuracy_of_guessing(scores):
     note = table(scores).splitlines()[-1]
     size = "text 100 steps of 4 sequences of up to 9 tokens, learning rate 0.001"
     assert f"{size}, tested on 2,500, standard error 1.0;" in note

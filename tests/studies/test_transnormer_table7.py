@@ -22,7 +22,7 @@ def test_speed_beside_vanilla(speeds):
     assert "up to 0.2 cores busy" in lines[-1]
 
 
-def test_what_the_system_does_not_tell_of_other_programs_is_not_told(speeds):
+def test_unknown_load_of_other_programs_is_not_reported(speeds):
     assert "up to 0.2 cores" in table([speeds[0] | {"others": None}, speeds[1]])
     assert "Other programs" not in table([record | {"others": None} for record in speeds])
 

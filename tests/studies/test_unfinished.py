@@ -1,4 +1,4 @@
-"""Unfinished runs: the table and the figures say what the records of each hold, by what it is judged by."""
+"""Unfinished runs: the table and the figures show the records of each run, with the metric of its task."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Studies without training: each record is made once, and says what it is."""
+"""Studies without training: each record is made once and identifies itself."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What every task declares: its [data] table, known before torch is imported, and the checkpoint that is scored."""
+"""Every task declares its [data] table, known before torch is imported, and the checkpoint that is scored."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Predicting the next token: what a batch holds, what the loss sums, what the metrics mean."""
+"""Predicting the next token: the batches, the loss and the metrics."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Guessing masked tokens: dynamic masks in training, fixed ones in evaluation, the loss of masked tokens alone."""
+"""Predicting masked tokens: dynamic masks in training, fixed ones in evaluation, loss on masked tokens only."""
 
 import math
 

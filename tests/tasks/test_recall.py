@@ -1,4 +1,4 @@
-"""The task recall: what a batch holds, what counts, what the metrics mean."""
+"""The task recall: its batches, its loss and its metrics."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_only_answers_carry_loss():
     assert float(loss) == pytest.approx(0, abs=1e-3)
 
 
-def test_training_reads_new_samples_whatever_the_length_of_the_run():
+def test_training_reads_new_samples_for_any_length_of_run():
     short, long = make(steps=10), make(steps=1000)
     rows = [row.tobytes() for number in range(10) for row in short.train_batch(number)["ids"].numpy()]
     assert len(set(rows)) == 50

@@ -122,7 +122,7 @@ def test_an_option_may_disable_the_recurrent_form() -> None:
     assert not report["reads the future"].passed and "recurrent form" not in str(report)
 
 
-def test_what_is_not_an_attention_is_refused_in_one_line() -> None:
+def test_anything_but_an_attention_is_refused_in_one_line() -> None:
     assert check_attention(torch.nn.functional.scaled_dot_product_attention, causal=False).passed
     for fn, message in (
         (3, "must be a name"),

@@ -1,4 +1,4 @@
-"""What a run tells: lines for people, nothing when quiet, a bar on a terminal, TensorBoard where asked."""
+"""The output of a run: plain lines, nothing when quiet, a bar on a terminal, TensorBoard on request."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""The loop: it learns, and a run that is stopped at any step goes on to the same bits."""
+"""The loop learns, and a run stopped at any step resumes to the same bits."""
 
 import os
 import signal
@@ -83,7 +83,7 @@ def test_stopping_after_every_step_is_bit_identical_with_sparse_records(task, co
     assert kept == {n: d for n, d in content(tmp_path / "whole").items() if n.startswith((last, "metrics"))}
 
 
-def test_an_evaluation_is_recorded_once_whatever_is_killed(config, tmp_path, monkeypatch):
+def test_an_evaluation_is_recorded_once_despite_kills(config, tmp_path, monkeypatch):
     """A signal comes before a due evaluation, and twice a kill -9 right after its record, before anything is saved."""
     settings = config(steps=6, log_every=1, save_every=0)
     start_run(settings, tmp_path / "whole", Screen(quiet=True))
@@ -185,7 +185,7 @@ def test_the_last_two_and_the_best_are_kept(config, tmp_path):
     assert steps(tmp_path / "run/checkpoints") == [best, 7, 8]
 
 
-def test_the_best_is_kept_where_nothing_else_is_saved(config, tmp_path):
+def test_the_best_checkpoint_is_kept_even_without_regular_saves(config, tmp_path):
     start_run(config(steps=5, eval_every=2, save_every=0), tmp_path / "run", Screen(quiet=True))
     assert steps(tmp_path / "run/checkpoints") == [4, 5]
 

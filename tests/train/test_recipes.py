@@ -64,7 +64,7 @@ def test_the_masked_model_of_transnormer_is_that_of_table_13():
     assert config.data.tokenizer == "gpt2"
 
 
-def test_the_smoke_run_is_what_it_is_said_to_be():
+def test_the_smoke_recipe_matches_its_description():
     train = load_recipe("smoke").train
     assert (train.steps, train.save_every) == (60, 5)
 

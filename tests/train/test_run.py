@@ -1,4 +1,4 @@
-"""Runs from outside: what is in their folders, locks, damaged checkpoints, changed data, full disks."""
+"""Runs: the content of their folders, locks, damaged checkpoints, changed data, full disks."""
 
 import errno
 import json
@@ -178,7 +178,7 @@ def test_a_folder_with_something_in_it_is_refused(config, tmp_path):
 
 
 @pytest.mark.parametrize("use", [resume_run, lambda folder, screen: evaluate_run(folder, "test", screen)])
-def test_a_folder_that_is_no_run_is_refused(use, tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(use, tmp_path):
     with pytest.raises(InputError, match="is not a run"):
         use(tmp_path, QUIET)
     with pytest.raises(InputError, match="does not exist"):
@@ -200,7 +200,7 @@ def test_a_second_process_is_refused(config, tmp_path):
     assert resume_run(tmp_path / "run", QUIET).step == 6  # a dead owner holds nothing
 
 
-def test_a_damaged_checkpoint_is_named_and_passed_over(config, tmp_path, last):
+def test_a_damaged_checkpoint_is_named_and_skipped(config, tmp_path, last):
     settings = config(steps=6, save_every=2, eval_every=0)
     start_run(settings, tmp_path / "run", QUIET)
     whole = last(tmp_path / "run")
@@ -215,7 +215,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(config, tmp_path, last):
     assert last(tmp_path / "run") == whole
 
 
-def test_without_a_whole_checkpoint_nothing_is_overwritten(config, tmp_path):
+def test_without_an_intact_checkpoint_nothing_is_overwritten(config, tmp_path):
     start_run(config(steps=2, save_every=2), tmp_path / "run", QUIET)
     (tmp_path / "run/checkpoints/step-2/state.json").unlink()
     with pytest.raises(LinnetError, match="no checkpoint is intact"):
@@ -344,7 +344,7 @@ def test_the_default_place_of_the_gpt2_tokenizer_is_kept(config, monkeypatch):
 
 
 @pytest.mark.parametrize("loss", ["-1.0", '"x"', "null", "[1]"])
-def test_the_best_is_that_of_the_checkpoint_whatever_the_log_says(config, tmp_path, loss):
+def test_the_best_step_comes_from_the_checkpoint_not_from_the_log(config, tmp_path, loss):
     start_run(config(steps=2), tmp_path / "run", QUIET)
     with (tmp_path / "run/metrics.jsonl").open("a") as file:
         file.write(f'{{"step": 1, "split": "valid", "loss": {loss}}}\n')
@@ -352,13 +352,13 @@ def test_the_best_is_that_of_the_checkpoint_whatever_the_log_says(config, tmp_pa
     assert resume_run(tmp_path / "run", QUIET).valid["step"] == 2
 
 
-def test_a_number_of_thousands_of_digits_is_no_step(tmp_path):
+def test_a_number_of_thousands_of_digits_is_not_a_step(tmp_path):
     with pytest.raises(InputError, match="it must be last, best or a step number") as error:
         checkpoint_step(tmp_path, "9" * 5000)
     assert len(str(error.value)) < 200
 
 
-def test_what_a_killed_start_leaves_is_no_run(config, tmp_path):
+def test_a_start_that_was_killed_does_not_leave_a_run(config, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/.lock").touch()
     (tmp_path / "run/.linnet-config.toml-123-abcd.tmp").write_text("task")
@@ -366,7 +366,7 @@ def test_what_a_killed_start_leaves_is_no_run(config, tmp_path):
     assert not list((tmp_path / "run").glob(".linnet-*"))
 
 
-def test_other_versions_and_threads_are_told(config, tmp_path, monkeypatch):
+def test_other_versions_and_threads_are_reported(config, tmp_path, monkeypatch):
     start_run(config(steps=2), tmp_path / "run", QUIET)
     edit(tmp_path / "run", "steps = 2", "steps = 3")
     monkeypatch.setattr("linnet.train.environment.versions", lambda: {"linnet": "0", "torch": "9.9", "machine": "m"})
@@ -376,7 +376,7 @@ def test_other_versions_and_threads_are_told(config, tmp_path, monkeypatch):
     assert "9.9 now" in screen.warnings[0]
 
 
-def test_a_run_that_lost_its_best_checkpoint_says_so_at_once(config, tmp_path):
+def test_a_lost_best_checkpoint_is_reported_at_once(config, tmp_path):
     start_run(config(steps=6, lr=1e-30), tmp_path / "run", QUIET)  # nothing is better than the first
     assert steps(tmp_path / "run/checkpoints") == [3, 4, 6]
     edit(tmp_path / "run", "steps = 6", "steps = 7")
@@ -388,7 +388,7 @@ def test_a_run_that_lost_its_best_checkpoint_says_so_at_once(config, tmp_path):
         assert ["best checkpoint so far, step 3, is missing" in text for text in screen.warnings] == [True] * gone
 
 
-def test_a_longer_run_goes_on(config, tmp_path):
+def test_a_run_can_be_extended(config, tmp_path):
     start_run(config(steps=2), tmp_path / "run", QUIET)
     edit(tmp_path / "run", "steps = 2", "steps = 4")
     assert resume_run(tmp_path / "run", QUIET).step == 4

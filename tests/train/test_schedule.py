@@ -1,4 +1,4 @@
-"""Learning rates at the points that the papers' settings fix."""
+"""Learning rates at the points that the papers' settings determine."""
 
 from itertools import pairwise
 
@@ -80,5 +80,5 @@ def test_one_cycle_is_that_of_torch(steps, warmup):
         theirs.step() if n < steps else None
 
 
-def test_the_first_beta_stays_unless_it_is_told_to_move():
+def test_the_first_beta_is_constant_without_peak_beta1():
     assert first_beta(TrainConfig(betas=(0.8, 0.9)), 5) == 0.8

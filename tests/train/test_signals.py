@@ -1,4 +1,4 @@
-"""Signals and kills: a run ends in good order, and one that was killed ends in the same bits after all."""
+"""Signals and kills: a run stops cleanly, and a killed run reaches the same bits after resuming."""
 
 import multiprocessing
 import random

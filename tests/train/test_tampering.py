@@ -1,4 +1,4 @@
-"""Run folders that somebody else has touched: what does not belong together is refused in one line."""
+"""Run folders that somebody else has changed: files that do not belong together are refused in one line."""
 
 import json
 import os
@@ -128,7 +128,7 @@ def test_a_crafted_checkpoint_is_refused(run, change, line):
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_the_same_content_goes_on(run):
+def test_the_same_content_resumes(run):
     craft(run, lambda model, optimizer, state: None)
     screen = Listening()
     assert resume_run(run, screen).step == 4
@@ -171,7 +171,7 @@ def test_metrics_that_are_not_those_of_the_checkpoint_are_refused(run, change, l
         resume_run(run, QUIET)
 
 
-def test_what_was_logged_after_the_checkpoint_is_cut(run, config, tmp_path):
+def test_records_after_the_checkpoint_are_cut(run, config, tmp_path):
     start_run(config(steps=4, save_every=1, log_every=1, eval_every=1), tmp_path / "whole", QUIET)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1, "split": "valid", "loss": 0.0}\n{"step": 3, "sp')
@@ -179,7 +179,7 @@ def test_what_was_logged_after_the_checkpoint_is_cut(run, config, tmp_path):
     assert (run / "metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
 
-def test_a_checkpoint_without_a_mark_of_the_metrics_goes_on(run):
+def test_a_checkpoint_without_a_mark_of_the_metrics_resumes(run):
     def old(model, optimizer, state):
         for name in ("metrics", "backend", "kernels"):
             del state[name]
@@ -275,7 +275,7 @@ def test_an_export_is_not_made_without_its_tokenizer(run, tmp_path, capfd):
     assert "tokenizer.json" in json.loads(capfd.readouterr().out)["files"]
 
 
-def test_a_finished_run_loses_what_a_kill_left(config, tmp_path):
+def test_a_finished_run_is_cleaned_of_files_that_a_kill_left(config, tmp_path):
     start_run(config(steps=2), tmp_path / "run", QUIET)
     left = tmp_path / "run/checkpoints/.linnet-step-1-999999999-0123abcd.tmp"
     left.mkdir()

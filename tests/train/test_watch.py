@@ -1,4 +1,4 @@
-"""Instruments along training: recorded by layer and head, cheap, and without a trace in the run's own numbers."""
+"""Instruments during training: recorded by layer and head, cheap, and without effect on the run."""
 
 import json
 import time
@@ -98,13 +98,13 @@ def test_gradient_norms_of_all_updates_are_in_the_records(config, tmp_path, monk
         (["gradient_deviation"], "does not give one number per head"),
     ],
 )
-def test_what_cannot_be_watched_is_one_line(config, tmp_path, names, line):
+def test_an_instrument_that_cannot_be_watched_is_one_line(config, tmp_path, names, line):
     with pytest.raises(InputError, match=line.replace("?", r"\?")):
         start_run(config(instruments=names), tmp_path / "run", QUIET)
     assert not (tmp_path / "run").exists()
 
 
-def test_what_no_layer_lets_be_measured_is_said_at_the_start(config, tmp_path, capsys):
+def test_an_instrument_that_measures_no_layer_is_reported_at_the_start(config, tmp_path, capsys):
     options = {"instruments": ["spectral_gap", "entropy", "spectral_gap"], "instrument_every": 0}
     start_run(config(**options), tmp_path / "causal", QUIET)
     lines = capsys.readouterr().err.splitlines()
@@ -114,7 +114,7 @@ def test_what_no_layer_lets_be_measured_is_said_at_the_start(config, tmp_path, c
     assert capsys.readouterr().err == ""
 
 
-def test_an_interval_may_change_while_a_run_goes_on(config, tmp_path):
+def test_an_interval_may_change_during_a_run(config, tmp_path):
     start_run(config(steps=4), tmp_path / "run", QUIET)
     text = (tmp_path / "run/config.toml").read_text()
     text = text.replace("steps = 4", "steps = 6").replace("instruments = []", 'instruments = ["entropy"]')

@@ -1,4 +1,4 @@
-"""ListOps: trees by the public rules, the same for any number of workers, with the values that their operators say."""
+"""ListOps: trees follow the public rules, do not depend on the number of workers, and have correct values."""
 
 import statistics
 
@@ -119,7 +119,7 @@ def test_shares_are_those_of_the_rules():
     assert not levels[-1].nested.any()
 
 
-def test_any_number_of_workers_gives_the_same_trees_and_no_tree_twice(monkeypatch):
+def test_trees_are_distinct_and_independent_of_the_number_of_workers(monkeypatch):
     monkeypatch.setattr(listops, "BATCH", 128)
     told = []
     one, many = (

@@ -1,4 +1,4 @@
-"""The public TSV form of ListOps: written, read again, and refused with file and line where it is wrong."""
+"""The public TSV form of ListOps: written, read back, and refused with file and line if wrong."""
 
 import itertools
 import os
@@ -31,7 +31,7 @@ def test_files_hold_the_generated_trees_in_order(written):
     assert sorted(path.name for path in written.iterdir()) == sorted(NAMES.values())
 
 
-def test_what_another_process_writes_there_is_left_to_it(tmp_path):
+def test_files_of_another_process_are_left_alone(tmp_path):
     other = temporary_name(tmp_path / NAMES["train"])
     other.write_text("half")
     write_tsv(tmp_path, {"train": 1, "valid": 1, "test": 1}, seed=0)
@@ -137,7 +137,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_what_the_outermost_operator_tells_of_a_tree(tmp_path):
+def test_scores_of_the_shortcut_by_outermost_operator(tmp_path):
     """MIN is 0 twice of three times, MAX always 9: 3 of 4 other trees follow, where 0 is the value of 2 of them."""
     rows = {
         "train": [("MIN", 0), ("MIN", 0), ("MIN", 1), ("MAX", 9)],

@@ -1,4 +1,4 @@
-"""Pathfinder: pictures by the public rules, whose labels are what following the paths finds."""
+"""Pathfinder: pictures follow the public rules, and their labels match the drawn paths."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Pathfinder on disk: shards that go on after a stop, for any number of processes, and the public layout."""
+"""Pathfinder on disk: shards that continue after a stop, with any number of processes; the public layout."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from linnet.errors import InputError, LinnetError
 from linnet.storage import temporary_name
 
 
-def test_a_set_goes_on_where_it_was(tmp_path):
+def test_an_interrupted_set_is_continued(tmp_path):
     told = []
     write_shards(tmp_path / "a", 12, 0, 1, lambda done, total: told.append((done, total)), shard=5)
     whole = read_shards(tmp_path / "a")
@@ -58,7 +58,7 @@ def test_a_finished_set_is_not_written_to(tmp_path, monkeypatch):
     write_shards(tmp_path, 3, 0, 1)
 
 
-def test_two_processes_write_what_one_does(tmp_path):
+def test_two_processes_write_the_same_as_one(tmp_path):
     for workers in (1, 2):
         write_shards(tmp_path / str(workers), 12, 4, workers, shard=5)
     one, two = (read_shards(tmp_path / str(workers)) for workers in (1, 2))
@@ -79,7 +79,7 @@ def test_workers_end_with_a_process_that_is_killed(tmp_path):
         assert process.stdout.read() == b""
 
 
-def test_what_another_process_is_writing_stays(tmp_path):
+def test_files_that_another_process_is_writing_stay(tmp_path):
     fresh, old = (temporary_name(tmp_path / f"shard-0000{i}.safetensors") for i in (7, 8))
     for path in (fresh, old):
         path.write_bytes(b"a part of it")
@@ -115,7 +115,7 @@ def test_the_public_layout(public):
     assert found.labels.tolist() == [1, 0, 1]
 
 
-def test_what_is_wrong_in_the_public_layout_is_one_line(public):
+def test_errors_in_the_public_layout_are_one_line(public):
     folder, _ = public
     picture = folder / "imgs" / "0" / "sample_1.png"
     whole = picture.read_bytes()

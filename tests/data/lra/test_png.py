@@ -1,4 +1,4 @@
-"""Grey PNG pictures: what one writes another reads, by every rule of rows, and damage is one line."""
+"""Grey PNG pictures: readable by and from other libraries, with every row filter; damage is one line."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Readers of Text, Image and Retrieval: the public layouts, as folders and archives, real data, and what is wrong."""
+"""Readers of Text, Image and Retrieval: the public layouts, as folders and archives, real data, and errors."""
 
 import bz2
 import contextlib
@@ -48,7 +48,7 @@ def test_reviews(reviews, form, tmp_path):
     assert np.diff(text.read_text(path, 5)["test"].starts).max() == 5
 
 
-def test_what_is_wrong_in_reviews_is_one_line(reviews, tmp_path):
+def test_errors_in_reviews_are_one_line(reviews, tmp_path):
     (reviews / "test" / "neg" / "1_7.txt").write_bytes(b"caf\xe9")
     with pytest.raises(InputError, match=r"1_7.txt: the byte 0xe9 is not UTF-8 text"):
         text.read_text(reviews, 4000)
@@ -153,7 +153,7 @@ def test_nothing_of_an_archive_is_written(tmp_path):
     assert sorted(tmp_path.parent.rglob("*")) == before
 
 
-def test_a_link_that_leads_nowhere_is_not_passed_over(tmp_path):
+def test_a_broken_link_is_not_skipped(tmp_path):
     """A copy that has lost a file would have one sample less, and nobody would know."""
     for name in REVIEWS:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ def test_pictures_are_grey_and_in_order(cifar, form, tmp_path):
     assert splits["train"].labels[0] == record[0]
 
 
-def test_what_is_wrong_in_pictures_is_one_line(cifar):
+def test_errors_in_pictures_are_one_line(cifar):
     last = cifar / "test_batch.bin"
     whole = last.read_bytes()
     for content, message in (
@@ -287,14 +287,14 @@ def test_pairs(tables):
         (b"1\ta\tb\tx\t\x80\n", "line 3: the byte 0x80 is not UTF-8 text"),
     ],
 )
-def test_what_is_wrong_in_pairs_is_one_line(tables, row, message):
+def test_errors_in_pairs_are_one_line(tables, row, message):
     path = tables / "new_aan_pairs.eval.tsv"
     path.write_bytes(path.read_bytes() + row)
     with pytest.raises(InputError, match=message):
         retrieval.read_retrieval(tables, 100)
 
 
-def test_no_more_than_the_beginning_of_a_paper_is_kept(tables):
+def test_only_the_first_bytes_of_a_paper_are_stored(tables):
     """The public table has 147,086 pairs of whole papers."""
     path = tables / "new_aan_pairs.train.tsv"
     path.write_bytes(b"".join(b"%d\ta\tb\t%d %s\t%s\n" % (i % 2, i, b"x" * 50_000, b"y" * 50_000) for i in range(80)))
@@ -355,7 +355,7 @@ def test_the_second_paper_alone_does_not_tell_the_label(citations):
     assert cited == {b for (_, b), label in zip(found, pairs.labels, strict=True) if not label}
 
 
-def test_what_is_wrong_in_citations_is_one_line(citations):
+def test_errors_in_citations_are_one_line(citations):
     (citations / "citations.tsv").write_text("P1\tQ2\n")
     with pytest.raises(InputError, match=r"citations.tsv, line 1: 'Q2' is not an id in docs.tsv.xz"):
         retrieval.read_small(citations, 100)

@@ -1,4 +1,4 @@
-"""Sequences in one array: as padded rows, in splits, checked; and a cache that trusts no file that has changed."""
+"""Sequences in one array: padded rows, splits and checks; and a cache that rejects changed files."""
 
 import os
 
@@ -61,7 +61,7 @@ def test_arrays_and_back(sequences):
     assert arrays_sha256(again.arrays("p")) != arrays_sha256(sequences.arrays("q"))
 
 
-def test_what_is_cached_is_not_built_again(tmp_path, sequences):
+def test_a_cached_result_is_not_built_again(tmp_path, sequences):
     built = []
 
     def build():
@@ -81,7 +81,7 @@ def test_what_is_cached_is_not_built_again(tmp_path, sequences):
     assert built == [1, 1, 1]
 
 
-def test_what_a_killed_process_left_in_the_cache_goes(tmp_path, sequences):
+def test_files_that_a_killed_process_left_in_the_cache_are_removed(tmp_path, sequences):
     fresh, old = (temporary_name(tmp_path / name) for name in ("a", "b"))
     for path in (fresh, old):
         path.write_bytes(b"a part of it")
@@ -106,7 +106,7 @@ def test_the_same_arrays_are_the_same_bytes(tmp_path, sequences):
     assert arrays_sha256(load_arrays(path, "about ü") or {}) == arrays_sha256(sequences.arrays("p"))
 
 
-def test_a_file_is_used_for_what_it_is_about_only(tmp_path, sequences):
+def test_a_file_with_another_description_is_not_used(tmp_path, sequences):
     save_arrays(tmp_path / "x", "one", sequences.arrays("p"))
     assert load_arrays(tmp_path / "x", "other") is None
     assert load_arrays(tmp_path / "y", "one") is None

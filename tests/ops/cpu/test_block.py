@@ -1,4 +1,4 @@
-"""The CPU's kernels of block_attention equal the dense reference in values and gradients, at any shape and mask."""
+"""The CPU kernels of block_attention equal the dense reference in values and gradients, at any shape and mask."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The kernels are compiled once, by whoever comes first; whatever goes wrong leaves the PyTorch path and a reason."""
+"""The kernels are compiled once, even by concurrent processes; after any failure, PyTorch is used and a reason given."""
 
 import os
 import shutil
@@ -70,7 +70,7 @@ def blocked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (blocked, "cannot be written"),
     ],
 )
-def test_without_kernels_the_torch_path_serves(
+def test_without_kernels_the_torch_path_is_used(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[..., None], reason: str
 ) -> None:
     harm(tmp_path, monkeypatch)
@@ -113,7 +113,7 @@ def test_a_compiler_gives_kernels() -> None:
 
 
 @needs_compiler
-def test_two_processes_build_at_once_and_damage_is_mended(cache: Path) -> None:
+def test_two_processes_build_at_once_and_damage_is_repaired(cache: Path) -> None:
     started = [subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     paths = {process.communicate(timeout=250)[0].strip() for process in started}
     (library,) = cache.glob("*.so")
@@ -232,7 +232,7 @@ def test_the_cache_is_private_whatever_the_umask(
     assert [path.stat().st_mode & 0o777 for path in (cache, cache.parent, cache.parent.parent)] == [0o700] * 3
 
 
-def test_what_a_killed_build_left_is_removed(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_killed_build_are_removed(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing(tmp_path, monkeypatch)
     cache.mkdir(parents=True, mode=0o700)
     for name in ("kernels-999999999-0123abcd", f"kernels-{os.getppid()}-0123abcd"):

@@ -1,4 +1,4 @@
-"""The CPU's kernels of exp_attention equal the dense reference at any scale, and never read the future."""
+"""The CPU kernels of exp_attention equal the dense reference at any scale, and never read the future."""
 
 import random
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Features made inside the CPU's kernels, and the SRMS behind them, equal the same in PyTorch in float64."""
+"""Features and SRMS computed inside the CPU kernels equal those of PyTorch in float64."""
 
 import random
 from importlib import import_module

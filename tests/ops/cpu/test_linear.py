@@ -1,4 +1,4 @@
-"""The CPU's kernels equal the dense reference in values and gradients, at any shape, mask, stride and scale."""
+"""The CPU kernels equal the dense reference in values and gradients, at any shape, mask, stride and scale."""
 
 import random
 from importlib import import_module

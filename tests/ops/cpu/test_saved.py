@@ -1,4 +1,4 @@
-"""Kernels look at saved tensors again: what has changed since the forward pass is a one-line error, never a crash."""
+"""Kernels check saved tensors again: a change since the forward pass raises one line and never crashes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The tasks of the Long Range Arena: what a batch holds, what the loss and the metrics say, and whole runs."""
+"""The tasks of the Long Range Arena: batches, losses, metrics and whole runs."""
 
 import json
 import math
@@ -219,7 +219,7 @@ def test_which_tasks_are_validated_on_their_test_split(config, name):
     assert same == task.validates_on_test == (name == "text")
 
 
-def test_a_split_that_serves_for_two_is_evaluated_once(config, tmp_path):
+def test_a_split_used_twice_is_evaluated_once(config, tmp_path):
     study_run = StudyRun(Row("T2", "transnormer_t2"), 0, config("text"))
     found = STUDY["transnormer-table6"]().record("cpu", study_run, start_run(study_run.config, tmp_path / "run", QUIET))
     assert found["valid"] == evaluate_run(tmp_path / "run", "valid", QUIET, "best")
@@ -234,7 +234,7 @@ def test_the_best_checkpoint_has_the_highest_accuracy(config):
 
 
 @each_task
-def test_gaps_are_in_real_tokens_only_and_drawn_anew_each_epoch(config, name):
+def test_only_real_tokens_are_masked_and_masks_change_each_epoch(config, name):
     task = TASK[f"lra/{name}"](config(name, objective="denoise"))
     samples = np.arange(6)
     first, again, later = (task.batch("train", samples, np.full(6, epoch)) for epoch in (0, 0, 1))
@@ -275,7 +275,7 @@ def test_attention_is_measured_along_training_and_after(config, name, tmp_path):
     assert len(of_model(load_model(outcome.folder), blocks)) == 2
 
 
-def test_a_task_that_can_be_told_apart_is_learned(config, tmp_path):
+def test_a_separable_task_is_learned(config, tmp_path):
     outcome = start_run(config("text", train={"steps": 40, "lr": 3e-3, "eval_every": 40}), tmp_path / "run", QUIET)
     assert outcome.valid["accuracy"] == 1.0
 
@@ -297,7 +297,7 @@ def test_pretraining_is_a_run_of_its_own_whose_weights_are_taken_over(config, na
     assert metrics[-1]["perplexity"] > 1
 
 
-def test_pretraining_goes_on_after_a_stop(config, tmp_path):
+def test_pretraining_resumes_after_a_stop(config, tmp_path):
     settings = config("text", pretrain=True, train={"steps": 2, "pretrain_steps": 4, "save_every": 1})
     start_run(settings, tmp_path / "whole", QUIET)
     start_run(settings, tmp_path / "part", QUIET)
@@ -326,7 +326,7 @@ def test_the_record_of_a_study_holds_the_pretraining_too(config, tmp_path):
     assert "pretraining" not in STUDY["transnormer-table6"]().record("cpu", study_run, plain)
 
 
-def test_a_stop_in_pretraining_says_so_and_goes_on(config, tmp_path, monkeypatch, capsys):
+def test_a_stop_in_pretraining_is_reported_and_resumes(config, tmp_path, monkeypatch, capsys):
     settings = config("text", pretrain=True, train={"steps": 2, "pretrain_steps": 4})
     start_run(settings, tmp_path / "whole", QUIET)
     update = Trainer._update
