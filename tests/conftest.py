@@ -24,7 +24,7 @@ def _seed():
 
 @pytest.fixture
 def data_dir() -> Callable[[str], Path]:
-    """`data_dir("wikitext-2")` is the path of a data set, or of a file in it; where absent the test skips."""
+    """`data_dir("wikitext-2")` is the path of a data set, or of a file in it; if absent, the test is skipped."""
 
     def find(name: str) -> Path:
         root = os.environ.get("LINNET_DATA")
@@ -40,7 +40,7 @@ def data_dir() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def cost() -> dict:
-    """A real measurement, of tiny lengths."""
+    """A real measurement of tiny lengths."""
     from linnet.bench.layer import measure_layer
 
     return measure_layer(["softmax", "diag"], lengths=(32, 64), rounds=1)

@@ -204,7 +204,7 @@ def test_a_bad_value_is_one_line_that_names_the_key(place, value, tmp_path, capf
 
 
 def line_of(use, *arguments: object) -> str:
-    """The error of a call, or nothing."""
+    """The error message of a call, or an empty string."""
     try:
         use(*arguments)
     except InputError as error:

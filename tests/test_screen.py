@@ -19,7 +19,7 @@ SETS = [word for pair in f"{SIZES} {EVERY} train.steps=30 train.batch=2".split()
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """A run whose output nothing happened to."""
+    """A run whose output was not disturbed."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert linnet(["train", "recall", *SETS, "--out", str(folder), "--json"]) == 0
     return folder
@@ -27,7 +27,7 @@ def whole(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def train(tmp_path) -> Callable[..., "subprocess.Popen[bytes]"]:
-    """`train("2>&-")`: the same run, redirected by a shell, whose exit code is that of the run."""
+    """`train("2>&-")`: the same run, redirected by a shell that exits with the code of the run."""
 
     def begin(redirection: str, **options: object) -> "subprocess.Popen[bytes]":
         command = f"{sys.executable} -m linnet train recall {' '.join(SETS)} --out {tmp_path}/run {redirection}"

@@ -13,7 +13,7 @@ from tests.attention.cases import ABOUT, FORMS, RECURRENT
 
 
 class Wrapped(nn.Module):
-    """A projection with a low-rank update beside it; it has no weight of its own."""
+    """A projection plus a low-rank update, without a weight of its own."""
 
     def __init__(self, inner: nn.Linear) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("name,causal", FORMS)
 def test_a_call_reads_its_masks_once(name: str, causal: bool, count: list[tuple[int, int]]) -> None:
-    """Forward, weights and prefill, in float32 and in float64, which takes the other backend."""
+    """Forward, weights and prefill, in float32 and in float64, which uses the other backend."""
     real = torch.ones(2, 40, dtype=torch.bool)
     real[0, 30:] = False
     ids = torch.arange(40).div(15, rounding_mode="floor").expand(2, 40) if ABOUT[name]["packed"] else None
@@ -69,7 +69,7 @@ def test_a_call_reads_its_masks_once(name: str, causal: bool, count: list[tuple[
 
 @pytest.mark.parametrize("name,causal", FORMS)
 def test_projections_may_be_wrapped(name: str, causal: bool) -> None:
-    """As an adapter of low rank wraps them: the same output while its update is 0, and a gradient for it."""
+    """Like a low-rank adapter: the output is the same while its update is 0, and the update gets a gradient."""
     mixer = linnet.create_mixer(name, width=32, heads=2, causal=causal).eval()
     x = torch.randn(2, 20, 32)
     expected = mixer(x)

@@ -14,7 +14,7 @@ def bigbird(**options) -> linnet.attention.base.Core:
 
 
 def blocks(core: linnet.attention.base.Core, N: int) -> torch.Tensor:
-    """(H, n, n): does a block of queries see a block of keys, read from the weights."""
+    """(H, n, n): whether a block of queries sees a block of keys, read from the weights."""
     q = torch.zeros(1, 4, N, 8)
     w = core.options.block
     return (core.weights(q, q)[0] > 0)[:, ::w, ::w]

@@ -16,7 +16,7 @@ def test_contract(name: str, causal: bool) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_flag_is_kept(name: str) -> None:
-    """What a mechanism says it cannot do is a one-line UnsupportedError, at construction where it can be known."""
+    """A capability that a mechanism lacks raises a one-line UnsupportedError, at construction if possible."""
     about = ABOUT[name]
     assert set(about) >= {"paper", "cost", "causal", "bidirectional", "recurrent", "packed", "any_length", "core"}
     if not about["core"]:
@@ -57,7 +57,7 @@ def test_mixer(name: str, causal: bool) -> None:
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_compiled_step_takes_any_batch(name: str) -> None:
-    """Without a break in the graph, also where the batch changes and the shapes become symbols."""
+    """There is no graph break, even when the batch changes and shapes become symbolic."""
     mixer = linnet.create_mixer(name, width=16, heads=2, causal=True).eval()
     torch._dynamo.reset()
     step = torch.compile(mixer.step, fullgraph=True, backend="aot_eager")

@@ -11,7 +11,7 @@ from linnet.testing import check_attention
 
 
 def test_weights_are_the_cosine_of_the_distance() -> None:
-    """With equal queries and keys nothing but the cosine is left."""
+    """With equal queries and keys only the cosine is left."""
     core = linnet.create_attention("cosformer", heads=1, head_dim=4, causal=False, max_length=10)
     x = torch.ones(1, 1, 6, 4, dtype=torch.float64)
     t = torch.arange(6, dtype=torch.float64)

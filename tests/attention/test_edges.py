@@ -98,7 +98,7 @@ def test_a_row_without_a_real_token_gives_zeros_and_finite_gradients(name: str, 
 
 @pytest.mark.parametrize("scale", [1e3, 1e5, 1e10, 1e20])
 def test_exponential_features_of_huge_scale(scale: float) -> None:
-    """Exact as long as float32 can tell two exponents apart, and finite beyond."""
+    """Exact while float32 can distinguish two exponents, and finite beyond."""
     q, k, v = (torch.randn(1, 2, 70, 4) for _ in range(3))
     for causal in (True, False):
         ours = exp_attention(scale * q, scale * k, v, causal=causal)

@@ -14,7 +14,7 @@ def test_contract(options: dict, causal: bool) -> None:
 
 
 def test_one_chunk_is_flash_quad_divided_by_its_size() -> None:
-    """Causal, in the first chunk, nothing is read by the linear part."""
+    """In the first causal chunk the linear part reads nothing."""
     N = 16
     flash, quad = (
         linnet.create_mixer(name, width=8, heads=1, causal=True, key_width=6).core for name in ("flash", "flash_quad")

@@ -26,7 +26,7 @@ def test_rows_are_not_normalized() -> None:
 @pytest.mark.parametrize("scale", [0.0, 1.0, 30.0])
 @pytest.mark.parametrize("E", [1, 8, 20])
 def test_the_form_without_a_matrix_is_the_kernel(scale: float, E: int) -> None:
-    """Also far from each other, where the sum is tiny, and for values of any width."""
+    """Also for distant tokens, where the sum is tiny, and for values of any width."""
     q, k = scale * torch.randn(2, 2, 3, 20, 8)
     v, real = torch.randn(2, 3, 20, E), torch.rand(2, 20) > 0.3
     exact = gaussian_weights(q.double(), k.double()) * real[:, None, None] @ v.double()

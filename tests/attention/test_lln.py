@@ -44,7 +44,7 @@ def test_coefficients_are_interpolated_in_log2_and_clamped() -> None:
 
 
 def test_prefix_statistics_are_those_of_the_prefix() -> None:
-    """The causal output at t is what the bidirectional statistics of the first t+1 tokens give."""
+    """The causal output at t equals the bidirectional output on the first t+1 tokens."""
     q, k, v = (torch.randn(2, 2, 40, 8, dtype=torch.float64) * torch.linspace(0.5, 2, 40)[:, None] for _ in range(3))
     causal = linnet.create_attention("lln", heads=2, head_dim=8, causal=True)
     where = linnet.ops.masks.layout(2, 40, None, None, q.device)

@@ -9,7 +9,7 @@ from linnet.testing import check_attention, difference
 
 
 def seen(core: linnet.attention.base.Core, N: int) -> torch.Tensor:
-    """(N, N): whose change is felt, by the gradient of each query's output."""
+    """(N, N): which tokens each query sees, by the gradient of its output."""
     q, k, v = (torch.randn(1, core.heads, N, core.head_dim, dtype=torch.float64) for _ in range(3))
     v.requires_grad_()
     o = core.double()(q, k, v).sum(dim=(0, 1, 3))

@@ -39,7 +39,7 @@ for form in json.loads(sys.argv[1]):
 
 
 def test_no_matrix_of_all_pairs() -> None:
-    """Half as many tokens take about half of the memory, where they would take a quarter; and that is not much."""
+    """Half the tokens take about half the memory, not a quarter as a matrix would, and the total is small."""
     command = [sys.executable, "-c", PROGRAM, json.dumps(CHEAPER), str(N // 2), str(N)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     found = [json.loads(line) for line in lines]

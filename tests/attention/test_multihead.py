@@ -32,7 +32,7 @@ def test_softmax_equals_torch(batch_first: bool, causal: bool) -> None:
 
 
 def _float_mask(arguments: dict, mask: torch.Tensor | None) -> dict:
-    """torch wants both masks of one type."""
+    """torch wants both masks to have the same type."""
     if mask is None or not arguments:
         return arguments
     ignore = arguments["key_padding_mask"]
@@ -49,7 +49,7 @@ def test_rows_without_a_batch_and_single_heads() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_inside_a_transformer_encoder(name: str) -> None:
-    """In training and in evaluation, where torch has a fused path of its own that must not be taken."""
+    """In training and in evaluation, where torch's own fused path must not be used."""
     if not ABOUT[name]["core"]:
         with pytest.raises(UnsupportedError, match=f"^{name} is a mixer only"):
             linnet.MultiheadAttention(16, 2, attention=name)

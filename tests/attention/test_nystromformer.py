@@ -15,7 +15,7 @@ def test_contract(options: dict) -> None:
 
 
 def test_the_pseudo_inverse_converges() -> None:
-    """To torch's; where a matrix has less than full rank, until the rounding errors beside its range have grown."""
+    """It converges to torch's; for a rank-deficient matrix, until rounding errors outside its range grow."""
     A = torch.randn(2, 3, 12, 12, dtype=torch.float64).softmax(dim=-1)
     low = torch.rand(2, 3, 12, 4, dtype=torch.float64) @ torch.rand(2, 3, 4, 12, dtype=torch.float64)
     for x, steps in ((A, (2, 6, 12, 20)), (low, (2, 4, 8, 12))):
@@ -63,7 +63,7 @@ def test_a_short_row_is_softmax_even_beside_a_long_one() -> None:
 
 
 def test_repeated_tokens_are_rebuilt_exactly() -> None:
-    """Tokens that are the same in each segment are their own landmarks: then the method loses nothing."""
+    """If all tokens of a segment are equal, they are their own landmarks, so the method is exact."""
     tokens = torch.randn(3, 1, 2, 8, 8, dtype=torch.float64)
     q, k, v = tokens.repeat_interleave(5, dim=3)
     core = linnet.create_attention("nystromformer", heads=2, head_dim=8, causal=False, landmarks=8, steps=30)

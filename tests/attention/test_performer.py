@@ -13,7 +13,7 @@ from linnet.testing import check_attention, difference
 
 
 def estimate(q: Tensor, k: Tensor, m: int) -> Tensor:
-    """phi(q) . phi(k) by m features, the query's |q|^2 / 2 included, which the mechanism may leave out."""
+    """phi(q) . phi(k) with m features, including the query's |q|^2 / 2, which the mechanism may leave out."""
     core = linnet.create_attention("performer", heads=1, head_dim=q.shape[1], causal=False, features=m)
     where = layout(1, len(q), None, None, q.device)
     log_q, log_k = (x[0, 0] for x in core.log_features(q[None, None], k[None, None], where, False).products())

@@ -25,7 +25,7 @@ def test_one_chunk_is_attention_with_unit_keys_to_all_others() -> None:
 
 
 def test_tokens_of_one_direction_find_each_other() -> None:
-    """24 groups of 16 tokens, strewn over the row: a chunk of 16 holds most of a token's own group."""
+    """24 groups of 16 tokens, scattered over the row: a chunk of 16 holds most of a token's own group."""
     direction = 30 * torch.nn.functional.normalize(torch.randn(24, 16), dim=-1)
     group = torch.randperm(384) % 24
     q = (direction[group] + 0.1 * torch.randn(384, 16)).expand(1, 2, -1, -1)

@@ -91,7 +91,7 @@ def test_the_kernel_step_is_not_used_for_unsupported_inputs(name: str) -> None:
 @pytest.mark.parametrize("name", ["elu", "norm", "lln"])
 @torch.no_grad()
 def test_the_kernel_step_is_not_used_under_tracing(name: str) -> None:
-    """Transforms, tracers and forward mode would not see what the kernel does."""
+    """Transforms, tracers and forward mode cannot see inside the kernel."""
     core, (q, k, v), state = decoding(name)
 
     def refused(x: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ def test_it_reads_angles_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("name", ["elu", "norm", "lln"])
 @torch.no_grad()
 def test_a_saved_core_holds_no_addresses(name: str) -> None:
-    """They are those of functions in one process."""
+    """Addresses are valid only in one process."""
     core, (q, k, v), state = decoding(name)
     assert core.quick_step(q, k, v, state) is not None
     assert core.stepper.packed

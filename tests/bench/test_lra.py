@@ -37,7 +37,7 @@ def test_a_step_of_training_updates_every_weight_and_one_of_inference_drops_noth
 
 
 def test_peak_memory_is_that_of_the_step_and_the_same_again():
-    """Every block of a step is given back when it is freed, so the peak does not depend on what was there before."""
+    """Freed blocks are returned to the system at once, so the peak does not depend on earlier allocations."""
     with peak_server("linnet.bench.lra") as peak:
         jobs = [{"model": "vanilla_lra", "tokens": tokens, "batch": 1} for tokens in (2048, 4096, 2048)]
         first, longer, again = map(peak, jobs)

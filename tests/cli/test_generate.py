@@ -13,7 +13,7 @@ import linnet
 
 
 def test_text_streams_as_it_is_written(trained):
-    """The first piece is there before the last one is computed."""
+    """The first piece is printed before the last one is computed."""
     command = [sys.executable, "-m", "linnet", "generate", str(trained), "--prompt", "The ", "--max-new-tokens", "600"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     first = os.read(process.stdout.fileno(), 64)

@@ -16,7 +16,7 @@ from linnet.studies.unfinished import unfinished, unfinished_figures
 
 @contextlib.contextmanager
 def measured(module):
-    """In place of the process that measures memory, which tests/bench has."""
+    """Replaces the process that measures memory, which tests/bench covers."""
     yield lambda job: 1000 * job["tokens"]
 
 

@@ -18,7 +18,7 @@ def folders(trained, tmp_path, capfd):
 
 
 def verify(folder, capfd):
-    """The exit code, and each group of files with what is wrong about it, or nothing."""
+    """The exit code, and for each group of files its error, or an empty string."""
     code = linnet(["verify", str(folder), "--json"])
     answer = json.loads(capfd.readouterr().out)
     assert answer["ok"] == (code == 0) == all(check["ok"] for check in answer["checks"])

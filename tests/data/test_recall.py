@@ -14,7 +14,7 @@ SMALL = {"context": 40, "vocab_size": 41, "pairs": (2, 5, 13)}
 
 @st.composite
 def sizes(draw) -> dict[str, object]:
-    """Any that is allowed, up to the edges: no place to spare, no key to spare."""
+    """All allowed sizes, up to the limits: no position and no key to spare."""
     pairs = sorted(draw(st.sets(st.integers(1, 12), min_size=1, max_size=3)))
     context = draw(st.integers(max(3, 3 * pairs[-1]), 60))
     return {"context": context, "vocab_size": draw(st.integers(2 * pairs[-1] + 1, 60)), "pairs": pairs}
@@ -50,7 +50,7 @@ def test_a_sample_is_a_function_of_seed_split_and_number():
 
 
 def test_the_bits_stay_as_they_are():
-    """A committed result is of these samples: another generator needs another name."""
+    """Committed results are based on these samples: another generator needs another name."""
     ids, targets = recall_sample((0, "test", 0), context=10, vocab_size=9, pairs=(2,))
     assert ids.tolist() == [3, 7, 2, 7, 3, 0, 0, 2, 0, 0]
     assert targets.tolist() == [-100, -100, -100, -100, 7, -100, -100, 7, -100, -100]
@@ -76,7 +76,7 @@ def test_numbers_of_pairs_keys_values_and_orders_are_drawn_evenly():
 
 
 def test_early_places_are_asked_more_often():
-    """With one question, place k after the pair is asked with probability proportional to 1/k."""
+    """With one query, position k after the pair is queried with probability proportional to 1/k."""
     data = {"context": 8, "vocab_size": 3, "pairs": (1,)}
     places = [int(np.flatnonzero(recall_sample((0, "train", i), **data)[1] != IGNORE)[0]) - 2 for i in range(6000)]
     weights = 1 / np.arange(1, 7)

@@ -302,7 +302,7 @@ def test_unknown_kind():
 
 
 def test_bpe_learns_from_one_endless_word_in_time():
-    """The time is linear in a run without end, and 300 KB of emoji once took 21 seconds."""
+    """The time is linear in the length of a run; 300 KB of emoji once took 21 seconds."""
     start = time.perf_counter()
     for text in ("\U0001f600\U0001f680" * 37_500, " " * 300_000, "x1" * 300 + "y" * 300_000):
         assert build_tokenizer("bpe", [text], 300).decode(build_tokenizer("bpe", [text], 300).encode(text)) == text

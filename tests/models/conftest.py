@@ -15,12 +15,12 @@ TINY = {"vocab_size": 61, "width": 32, "heads": 2, "ffn_width": 40, "options": O
 
 
 def able(flag: str) -> list[str]:
-    """The systems of the presets whose mechanisms say that they can."""
+    """The systems of the presets whose mechanisms declare this capability."""
     return sorted(name for name, parts in SYSTEMS.items() if all(describe_attention(m)[flag] for m in parts[:2]))
 
 
 def pytest_generate_tests(metafunc):
-    """`system` runs over the systems of the presets, `packed_system` and such over those that can; `kind` over both."""
+    """Parametrize `system` over all systems, `packed_system` and the like over capable ones, `kind` over both."""
     if "system" in metafunc.fixturenames:
         metafunc.parametrize("system", sorted(SYSTEMS))
     for flag in ("packed", "recurrent"):
@@ -32,7 +32,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def tiny() -> Callable[..., Model]:
-    """`tiny("vanilla_lm")`: that preset with narrow layers and weights off their initial ones, in evaluation."""
+    """`tiny("vanilla_lm")`: that preset with narrow layers and perturbed weights, in evaluation mode."""
 
     def build(name: str, **overrides) -> Model:
         model = create_model(f"{name}_small", **(TINY | overrides)).eval()
@@ -46,7 +46,7 @@ def tiny() -> Callable[..., Model]:
 
 @pytest.fixture
 def padded() -> Callable[..., tuple[Tensor, Tensor]]:
-    """`padded(rows, side, N)`: rows of unequal length as N columns, 60 where nothing stands, and the key mask."""
+    """`padded(rows, side, N)`: rows of different lengths in N columns, padded with 60, and the key mask."""
 
     def fill(rows: Sequence[Tensor], side: str, N: int) -> tuple[Tensor, Tensor]:
         ids, mask = torch.full((len(rows), N), 60), torch.zeros(len(rows), N, dtype=torch.bool)

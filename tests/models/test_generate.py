@@ -10,7 +10,7 @@ from linnet.models.generate import Sampling, _nucleus, _Sampler
 
 
 def in_parallel(model, ids, new):
-    """Greedy writing by reading everything again for each token."""
+    """Greedy generation that rereads the whole text for each token."""
     for _ in range(new):
         ids = torch.cat([ids, model(ids)[:, -1:].argmax(dim=-1)], dim=1)
     return ids
@@ -90,7 +90,7 @@ def test_no_new_tokens(tiny):
 
 @pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_p": 0.3}, {"top_k": 5, "top_p": 0.5}, {"temperature": 0.5}])
 def test_samples_follow_the_distribution(tiny, limits):
-    """Many rows of one prompt: the first new token has the frequencies that the definition gives."""
+    """With many rows of one prompt, the first new token has the frequencies of the definition."""
     model, prompt = tiny("vanilla_lm", embedding_scale=False), torch.randint(61, (1, 5))
     with torch.no_grad():
         z = model(prompt)[0, -1] / limits.get("temperature", 1.0)

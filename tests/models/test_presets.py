@@ -135,7 +135,7 @@ def test_softmax_among_other_layers_has_its_dropout_unless_it_is_set():
 
 
 def test_the_table_of_a_run_keeps_its_meaning():
-    """A run of version 0.1 whose layers had lost the options of their mechanism goes on without them."""
+    """A run of version 0.1 whose layers had lost the options of their mechanism resumes without them."""
     table = preset("elu_roberta", layers=["softmax"]).model_dump(mode="json", exclude_none=True)
     assert is_resolved(table)
     old = {"preset": "elu_roberta", **table, "options": {}}

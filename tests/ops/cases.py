@@ -49,7 +49,7 @@ def grads(outputs: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
 
 
 def relative(a: Tensor, b: Tensor) -> float:
-    """The largest difference, relative to the largest entry of b; infinite where something is not finite."""
+    """The largest difference, relative to the largest entry of b; infinite if something is not finite."""
     if not (a.isfinite().all() and b.isfinite().all()):
         return float("inf")
     a, b = a.detach(), b.detach()

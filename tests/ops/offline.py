@@ -17,7 +17,7 @@ TYPES = {
 
 
 class Launches:
-    """What was launched, ready to compile: a launch is known by its source's hash and its options."""
+    """The recorded launches, ready to compile; the hash of the source and the options identify a launch."""
 
     def __init__(self) -> None:
         self.found: dict[str, tuple[ASTSource, dict[str, int]]] = {}
@@ -34,7 +34,7 @@ class Launches:
         self.found.setdefault(f"{source.hash()} {options}", (source, options))
 
     def compile(self, capability: int) -> Iterator[tuple[str, CompiledKernel]]:
-        """Each kernel's name, and what it compiles to."""
+        """The name of each kernel and its compiled form."""
         for source, options in self.found.values():
             yield source.name, triton.compile(source, GPUTarget("cuda", capability, 32), options)
 
@@ -53,7 +53,7 @@ def _type(path: tuple[int, ...], value: Any, constant: bool, constants: dict, at
 
 @contextmanager
 def launches() -> Iterator[Launches]:
-    """Inside, kernels are recorded instead of launched; results stay as they are allocated."""
+    """Record kernels inside this block instead of launching them; results stay uninitialized."""
     run, seen = JITFunction.run, Launches()
     JITFunction.run = lambda kernel, *args, grid, warmup, **options: seen.record(kernel, args, options)
     try:

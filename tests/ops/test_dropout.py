@@ -27,7 +27,7 @@ def test_a_share_is_dropped_and_the_rest_is_stretched() -> None:
 
 
 def test_seeds() -> None:
-    """The same seed drops the same; each call drops other numbers."""
+    """The same seed drops the same entries; each call drops different ones."""
     x = torch.randn(50, 64)
     torch.manual_seed(1)
     first, second = dropout(x, 0.3), dropout(x, 0.3)

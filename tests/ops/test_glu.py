@@ -129,7 +129,7 @@ def test_fuzz(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_kernels
 def test_compiles() -> None:
-    """As plain operations to a compiler and to torch.func; the operators beneath are declared rightly."""
+    """A compiler and torch.func see plain operations, and the operators below are declared correctly."""
     x = torch.randn(4, 6, 34)
     for act in FUNCTIONS:
         compiled = torch.compile(glu, fullgraph=True, backend="aot_eager")

@@ -25,7 +25,7 @@ PARTS = ["test_linear_attention", "test_exp_attention", "not test_linear_attenti
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", PARTS)
 def test_under_the_interpreter(part: str) -> None:
-    """In a process of its own, for Triton must be imported with the interpreter on."""
+    """In a separate process, because Triton must be imported with the interpreter on."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", part]
     file = str(FOLDER / "interpreted_triton.py")
@@ -35,7 +35,7 @@ def test_under_the_interpreter(part: str) -> None:
 
 @pytest.fixture
 def compile_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """A function that compiles, and takes nothing from earlier runs."""
+    """A function that compiles without the cache of earlier runs."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # what it is now; unset, Triton warns
     return compile_call
@@ -44,7 +44,7 @@ def compile_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 def compile_call(
     target: int, op: str, dtype: torch.dtype, D: int, E: int, causal: bool, packed: bool, back: bool
 ) -> int:
-    """Compile what one call launches, with no GPU; how many kernels these are."""
+    """Compile the kernels that one call launches, without a GPU; returns their number."""
     from linnet.ops.triton.exponential import exponential
     from linnet.ops.triton.linear import linear
     from tests.ops.offline import launched

@@ -231,7 +231,7 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
 
 
 def test_a_removal_without_descriptors_is_reported(tmp_path):
-    """A real limit: a process that may open one more file can rename a folder, but not look into it."""
+    """With a real limit: a process that may open only one more file can rename a folder, but not list it."""
     for step in (1, 2, 3):
         save(tmp_path, step)
     said = tmp_path / "said"

@@ -80,7 +80,7 @@ def test_no_kill_at_any_system_call_leaves_a_torn_checkpoint(tmp_path, replaces)
 
 
 def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
-    """What no kill can test, a power cut would: the order of syncs and renames."""
+    """A kill cannot test a power cut, so this checks the order of syncs and renames."""
     events = []
     sync, rename = os.fsync, os.rename
 
@@ -131,7 +131,7 @@ def test_kills_at_random_moments_of_a_run(tmp_path):
 
 
 def test_a_failed_write_is_reported_in_one_line(tmp_path):
-    """A real failure in the middle of a file: the system allows this process no file over 2,000 bytes."""
+    """A real failure in the middle of a file: the system limits files of this process to 2,000 bytes."""
     save(tmp_path, 1)
     result = tmp_path / "result"
     result.touch()

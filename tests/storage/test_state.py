@@ -25,7 +25,7 @@ ENTRY = {"size": 3, "sha256": "0" * 64}
 
 @pytest.fixture(autouse=True)
 def _in_time():
-    """What hangs fails."""
+    """A test that hangs fails."""
     signal.alarm(60)
     yield
     signal.alarm(0)

@@ -96,7 +96,7 @@ print((peak() - before) / size)
 
 @pytest.mark.parametrize(("action", "copies"), [("save", 0.0), ("model", 1.0), ("all", 2.0)])
 def test_memory(tmp_path, action, copies):
-    """Saving copies nothing; reading takes each wanted file once, and the optimizer not at all where it is not."""
+    """Saving copies nothing; reading holds each wanted file once, and skips the optimizer if it is not wanted."""
     size = 1 << 26
     if action != "save":
         weights = {f"w{i}": torch.ones(size // 16) for i in range(4)}

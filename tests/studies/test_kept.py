@@ -25,7 +25,7 @@ RUNS = sorted(path.parent for path in KEPT.glob("*/config.toml"))
 
 
 def last(folder: Path) -> Path:
-    """The checkpoint from which a run goes on."""
+    """The checkpoint from which a run resumes."""
     return folder / "checkpoints" / f"step-{steps(folder / 'checkpoints')[-1]}"
 
 
@@ -48,7 +48,7 @@ def test_the_last_checkpoint_and_the_best_are_kept_and_small(folder: Path) -> No
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
 def test_the_command_of_the_page_continues_the_benchmark(folder: Path) -> None:
-    """A recipe, a preset or a study that is changed would refuse the run, which took days."""
+    """A changed recipe, preset or study would refuse the run, which took days."""
     (study_run,) = STUDY["transnormer-table6"]().study_runs("paper", only=[folder.name])
     check_begun(folder, study_run.config)
     check_settings(folder, read_checkpoint(last(folder)).state, run_config(folder))
@@ -57,7 +57,7 @@ def test_the_command_of_the_page_continues_the_benchmark(folder: Path) -> None:
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
 @torch.no_grad()
 def test_the_weights_know_more_of_new_trees_than_their_outermost_operator(tmp_path: Path, folder: Path) -> None:
-    """By the loss on trees of another seed, beside that of how often each operator has each value."""
+    """Compare the loss on trees of another seed with that of the frequencies of each operator's values."""
     model, config = linnet.load_model(folder).eval(), run_config(folder)
     data = config.data.model_copy(update={"count": 2000, "variant": 1, "cache": str(tmp_path)})
     task = TASK["lra/listops"](config.model_copy(update={"data": data}))

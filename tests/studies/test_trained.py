@@ -59,7 +59,7 @@ def test_runs_differ_in_the_model_and_the_seed_alone(name: str) -> None:
 
 
 def test_shared_runs_are_the_same_runs() -> None:
-    """Of one name, in the studies that share a folder, there is one configuration."""
+    """In studies that share a folder, runs of the same name have the same configuration."""
     found: dict[tuple[str, str, str], str] = {}
     for study in (STUDY[name]() for name in TRAINED if STUDY[name].shared):
         for scale in study.scales:

@@ -1,4 +1,4 @@
-"""Figure 2: its committed maps are complete, shown on their page, and empty where nothing is seen; its claims are open."""
+"""Figure 2: its committed maps are complete, on their page, and empty where nothing is seen; its claims are open."""
 
 import json
 from pathlib import Path

@@ -18,7 +18,7 @@ def make(seed: int = 0, **train: int):
 
 
 class Oracle(nn.Module):
-    """Reads the pairs as they stand and answers `right` of every ten questions, the others by the blank."""
+    """Reads the pairs and answers `right` of every ten queries correctly, the others with the blank."""
 
     def __init__(self, right: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def test_accuracy_is_the_share_of_right_answers(right):
 
 
 def test_only_answers_carry_loss():
-    """What the model says of any other token changes nothing: it is never asked."""
+    """The model's output for any other token does not matter."""
     task, model = make(), Oracle(10)
     batch = task.train_batch(0)
     loss, terms = task.loss(model, batch)

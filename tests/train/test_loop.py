@@ -33,13 +33,13 @@ class Stopping(Screen):
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All that must not depend on where a run was stopped."""
+    """Everything that must not depend on where a run was stopped."""
     paths = [path for step in steps(folder / "checkpoints") for path in (folder / f"checkpoints/step-{step}").iterdir()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in [*paths, folder / "metrics.jsonl"]}
 
 
 def trainer_of(settings: RunConfig) -> Trainer:
-    """What trains a run, without a folder."""
+    """The trainer of a run, without a folder."""
     run = Run(settings, None, Screen(quiet=True))
     return Trainer(run.config, run.task, run.model, Path("unused"), {})
 
@@ -61,7 +61,7 @@ def test_resume_at_every_step_is_bit_identical(task, config, tmp_path):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_stopping_after_every_step_is_bit_identical_with_sparse_records(task, config, tmp_path):
-    """Here a record of the log sums over several steps, and with them over several processes."""
+    """Here a log record sums over several steps, and so over several processes."""
     settings = config(task, steps=6, log_every=4, accumulate=3)
     start_run(settings, tmp_path / "whole", Screen(quiet=True))
     folder = tmp_path / "stopped"
@@ -84,7 +84,7 @@ def test_stopping_after_every_step_is_bit_identical_with_sparse_records(task, co
 
 
 def test_an_evaluation_is_recorded_once_despite_kills(config, tmp_path, monkeypatch):
-    """A signal comes before a due evaluation, and twice a kill -9 right after its record, before anything is saved."""
+    """A signal arrives before a due evaluation, then kill -9 twice, after its record and before a save."""
     settings = config(steps=6, log_every=1, save_every=0)
     start_run(settings, tmp_path / "whole", Screen(quiet=True))
     start_run(settings, tmp_path / "run", Stopping("step 3/6  loss"))
@@ -139,7 +139,7 @@ def test_the_loss_falls(task, config, tmp_path):
 
 
 def test_accumulation_equals_one_large_batch(config):
-    """The gradient is the mean over all terms, however they are dealt out."""
+    """The gradient is the mean over all terms, no matter how they are split."""
     gradients = []
     for batch, accumulate in ((6, 1), (2, 3), (1, 6)):
         still = {"dropout": 0.0, "options": {"diag": {"dropout": 0.0}}}
@@ -192,7 +192,7 @@ def test_the_best_checkpoint_is_kept_even_without_regular_saves(config, tmp_path
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_bad_loss_stops_at_its_step_and_names_the_place(value, config, tmp_path, monkeypatch):
-    """The third update meets a weight that is not finite; what was saved before stays, nothing else is saved."""
+    """The third update meets a weight that is not finite; earlier checkpoints stay, and nothing else is saved."""
     before = Trainer._update
 
     def poisoned(trainer: Trainer) -> tuple[float, float]:
@@ -231,7 +231,7 @@ def test_a_bad_gradient_is_named_and_changes_nothing(config):
 
 
 def test_bad_weights_are_not_saved(config, tmp_path, monkeypatch):
-    """An optimizer that leaves the finite numbers is caught before its result gets the name of a checkpoint."""
+    """An optimizer whose result is not finite is caught before a checkpoint is written."""
     before = torch.optim.AdamW.step
 
     def explode(optimizer: torch.optim.AdamW) -> None:

@@ -39,7 +39,7 @@ class Listening(Screen):
 
 @pytest.fixture
 def own_text(config, tmp_path):
-    """A configuration whose text is a file of the test's own, my.txt."""
+    """A configuration with the test's own text file, my.txt."""
 
     def make(**train: object) -> RunConfig:
         shutil.copy(config().data.path, tmp_path / "my.txt")
@@ -57,7 +57,7 @@ def edit(folder: Path, before: str, after: str) -> None:
 
 
 def age(folder: Path) -> None:
-    """Make the newest checkpoint one of a linnet that did not save the settings yet."""
+    """Turn the newest checkpoint into one of a linnet that did not save the settings yet."""
     checkpoint = read_checkpoint(folder / f"checkpoints/step-{steps(folder / 'checkpoints')[-1]}")
     state = {key: value for key, value in checkpoint.state.items() if key not in ("settings", "device")}
     save_checkpoint(folder / "checkpoints", checkpoint.step, checkpoint.model, checkpoint.optimizer, state)
@@ -93,7 +93,7 @@ def test_a_relative_path_leads_there_from_anywhere(config, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_run_is_parsed_built_and_prepared_once(config, tmp_path, monkeypatch, resumed):
-    """Trained and then evaluated on two splits by two checkpoints: one parse, one model on meta, one real one."""
+    """Training and evaluating two splits at two checkpoints takes one parse, one meta model and one real model."""
     if resumed:
         start_run(config(steps=2), tmp_path / "run", QUIET)
         edit(tmp_path / "run", "steps = 2", "steps = 6")
@@ -317,7 +317,7 @@ def test_a_changed_tokenizer_is_refused(config, tmp_path):
 
 
 def test_the_default_places_of_data_are_kept(config, tmp_path, monkeypatch):
-    """A run on LINNET_DATA goes on without it, and where it names another corpus."""
+    """A run on LINNET_DATA resumes without it, and also if it names another corpus."""
     for name, text in (("train", "a b c d\n" * 90), ("valid", "b c\n" * 30), ("test", "c d\n" * 30)):
         for root in ("one", "other"):
             folder = tmp_path / root / "wikitext-2"

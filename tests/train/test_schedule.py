@@ -24,7 +24,7 @@ def test_the_warm_up_is_a_straight_line_from_the_first_update():
 
 
 def test_inverse_sqrt_counts_as_fairseq():
-    """fairseq sets the rate of update n by the n - 1 before it; the line has 8000 steps of 6.24875e-8."""
+    """fairseq sets the rate of update n by the n - 1 updates before it; warmup has 8000 steps of 6.24875e-8."""
     train = load_recipe("transnormer_lm").train
     assert rates(train, 1, 2, 8001) == pytest.approx([1e-7, 1e-7 + 6.24875e-8, 5e-4], rel=1e-12)
     assert rates(train, 8000) == pytest.approx([5e-4 - 6.24875e-8])
@@ -37,7 +37,7 @@ def test_inverse_sqrt_without_warm_up():
 
 
 def test_polynomial_counts_as_fairseq():
-    """Its line begins at 0, so the first update moves nothing; it would end one update after the last."""
+    """Warmup starts at 0, so the first update changes nothing; the decay would end one update after the last."""
     train = load_recipe("transnormer_roberta").train
     assert rates(train, 1, 2, 3001) == pytest.approx([0.0, 5e-4 / 3000, 5e-4])
     assert rates(train, 26_501, 50_000) == pytest.approx([2.5e-4, 5e-4 / 47_000])

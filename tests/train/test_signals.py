@@ -54,7 +54,7 @@ def test_a_signal_ends_the_step_saves_and_exits_with_its_code(number, recipe, tm
 
 
 def test_a_stop_does_not_wait_for_the_rest_of_an_update(recipe, tmp_path, last):
-    """The second update would take half a minute; it is dropped, and the resumed run has the bits of a whole one."""
+    """The second update would take half a minute; it is dropped, and the resumed run has the same bits."""
     program = """
 import sys, time
 from linnet.cli.app import run
@@ -109,7 +109,7 @@ sys.exit(run(sys.argv[1:]))
 
 
 def test_a_shell_and_its_kernel_may_both_hang_up(recipe, tmp_path):
-    """The second SIGHUP comes while the step goes on, and does not end the process before it has saved."""
+    """The second SIGHUP arrives during the step and does not end the process before it has saved."""
     program = """
 import os, signal, sys
 from linnet.cli.app import run
@@ -132,7 +132,7 @@ sys.exit(run(sys.argv[1:]))
 
 
 def test_kills_at_random_times_end_in_the_same_bits(recipe, tmp_path, last):
-    """SIGKILL at any moment of start, step or save; a run that finishes all the same is begun anew."""
+    """SIGKILL at any moment of start, step or save; a run that finishes anyway is started again."""
     path = recipe("masked_lm", steps=30, save_every=2, eval_every=8)
     context = multiprocessing.get_context("forkserver")  # children of a process that has imported torch once
     context.set_forkserver_preload(["linnet.train.run", "linnet.cli.app", "torch._dynamo"])

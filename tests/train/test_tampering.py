@@ -20,7 +20,7 @@ from tests.train.test_run import QUIET, Listening, edit
 
 @pytest.fixture(autouse=True)
 def _in_time():
-    """What hangs fails."""
+    """A test that hangs fails."""
     signal.alarm(120)
     yield
     signal.alarm(0)
@@ -28,14 +28,14 @@ def _in_time():
 
 @pytest.fixture
 def run(config, tmp_path):
-    """A run of two steps that is to go on for four."""
+    """A run of two steps, with its configuration raised to four."""
     start_run(config(steps=2, save_every=1, log_every=1, eval_every=1), tmp_path / "run", QUIET)
     edit(tmp_path / "run", "steps = 2", "steps = 4")
     return tmp_path / "run"
 
 
 def craft(folder: Path, change) -> None:
-    """Write the newest checkpoint again, changed, with right hashes, and remove the others."""
+    """Rewrite the newest checkpoint with changes and correct hashes, and remove the others."""
     *others, newest = steps(folder / "checkpoints")
     old = read_checkpoint(folder / f"checkpoints/step-{newest}")
     model, optimizer, state = dict(old.model), dict(old.optimizer), dict(old.state)
@@ -214,7 +214,7 @@ def test_another_backend_is_named(run, monkeypatch):
 @pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
 def test_the_seed_decides_the_dropout_on_every_backend(config, tmp_path, monkeypatch, task):
-    """Other masks would move the losses by percents, other kernels by rounding errors."""
+    """Other masks would change the losses by percents, other kernels by rounding errors."""
     losses = {}
     for backend in ("cpu", "torch"):
         monkeypatch.setenv("LINNET_BACKEND", backend)

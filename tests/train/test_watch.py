@@ -47,7 +47,7 @@ def test_a_watched_run_has_the_bits_of_another(config, tmp_path):
 
 @pytest.mark.parametrize("stopped", [2, 3, 4, 5])
 def test_resume_leaves_the_same_records(config, tmp_path, monkeypatch, stopped):
-    """A run that is killed after a checkpoint goes on to the same file, instruments and gradients included."""
+    """A run that is killed after a checkpoint resumes to the same file, including instruments and gradients."""
     from linnet.train.loop import Trainer
 
     options = {"instruments": ["entropy"], "instrument_every": 1, "save_every": 1, "log_every": 4}
@@ -125,7 +125,7 @@ def test_an_interval_may_change_during_a_run(config, tmp_path):
 
 
 def test_it_costs_little(tmp_path):
-    """Of a small model at the default interval, less than a twentieth of the time."""
+    """For a small model at the default interval, they take less than a twentieth of the time."""
     from linnet.config import load_recipe
     from linnet.train.loop import Trainer
     from linnet.train.run import Run

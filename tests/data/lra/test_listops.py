@@ -105,7 +105,7 @@ def test_trees_follow_the_public_rules(trees):
 
 
 def test_shares_are_those_of_the_rules():
-    """Of all draws 8 % have an accepted length; before any is rejected, a quarter of the arguments are operators."""
+    """8 % of all draws have an accepted length; before rejection, a quarter of the arguments are operators."""
     levels, length = listops._draw(1, 0, 10**9)
     assert 0.25 * np.mean((length > 500) & (length < 2000)) == pytest.approx(0.083, abs=0.01)
     first = levels[0]

@@ -138,7 +138,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
 
 
 def test_scores_of_the_shortcut_by_outermost_operator(tmp_path):
-    """MIN is 0 twice of three times, MAX always 9: 3 of 4 other trees follow, where 0 is the value of 2 of them."""
+    """In training MIN is 0 two times in three and MAX is always 9; 3 of 4 other trees agree, and 2 of them are 0."""
     rows = {
         "train": [("MIN", 0), ("MIN", 0), ("MIN", 1), ("MAX", 9)],
         "test": [("MIN", 0), ("MIN", 0), ("MAX", 9), ("MAX", 8)],
@@ -153,7 +153,7 @@ def test_scores_of_the_shortcut_by_outermost_operator(tmp_path):
 
 
 def test_a_hundred_thousand_trees_take_less_than_two_minutes_of_two_cores(tmp_path):
-    """That is 240 seconds of one; here two of a hundred parts, in half of their share."""
+    """That is 240 seconds of one core; this generates two of a hundred parts in half of their share."""
     begin = time.process_time()
     write_tsv(tmp_path, {"train": 1800, "valid": 100, "test": 100}, seed=0)
     assert time.process_time() - begin < 2.4

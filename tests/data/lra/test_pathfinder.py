@@ -13,9 +13,9 @@ def pictures() -> pathfinder.Pictures:
 
 
 def follow(paddles: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """The other end of the dashed path that begins at `start`: what a finger would find that knows no numbers.
+    """The other end of the dashed path that begins at `start`, found by following it like a finger.
 
-    Each paddle, made longer by a margin at both ends, meets the next one of its path there.
+    Each paddle, extended by a margin at both ends, meets the next one of its path.
     """
     paddles = paddles[~np.isnan(paddles[:, 0, 0])]
     way = (paddles[:, 1] - paddles[:, 0]) / LENGTH
@@ -76,7 +76,7 @@ def test_paddles_keep_the_rules(pictures):
 
 
 def test_other_paths_keep_away(pictures):
-    """Pixels decide, so half a pixel's diagonal on either side is lost of the clearance of two."""
+    """The clearance of two is measured in pixels, so half a pixel diagonal is lost on either side."""
     path = np.repeat(np.arange(7), [PADDLES] * 2 + [DISTRACTOR_PADDLES] * 5)
     for paddles in pictures.paddles:
         for own, paddle in zip(path, paddles, strict=True):

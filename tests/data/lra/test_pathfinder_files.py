@@ -48,7 +48,7 @@ def test_other_pictures_are_not_mixed_in(tmp_path):
 
 
 def test_a_finished_set_is_not_written_to(tmp_path, monkeypatch):
-    """So that it can lie where only others may write."""
+    """So it can be in a read-only folder."""
     write_shards(tmp_path, 3, 0, 1)
 
     def refuse(path, data):
@@ -68,7 +68,7 @@ def test_two_processes_write_the_same_as_one(tmp_path):
 
 @pytest.mark.timeout(120)
 def test_workers_end_with_a_process_that_is_killed(tmp_path):
-    """Their pipe ends when the last of them has gone, so that reading it waits for all."""
+    """Their pipe closes when the last of them exits, so reading it waits for all."""
     code = f"from linnet.data.lra.pathfinder_files import *; write_shards(Path({str(tmp_path)!r}), 3000, 0, 2, shard=9)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         while not list(tmp_path.glob("shard-*")):

@@ -19,7 +19,7 @@ def test_a_picture_comes_back():
 
 @pytest.mark.parametrize("rule", range(5))
 def test_rows_by_every_rule(rule):
-    """The definition of the format: stored is a pixel less a guess from its left, upper and corner neighbors."""
+    """By the definition of the format: each stored value is a pixel minus a prediction from its neighbors."""
     pixels = picture().astype(int)
     around = np.pad(pixels, ((1, 0), (1, 0)))
     left, up, corner = around[1:, :-1], around[:-1, 1:], around[:-1, :-1]

@@ -17,7 +17,7 @@ from linnet.errors import InputError
 
 
 def archive(folder, path):
-    """A .tar.gz of a folder, as it is downloaded."""
+    """A .tar.gz of a folder, as downloaded."""
     with tarfile.open(path, "w:gz") as file:
         file.add(folder, folder.name)
     return path
@@ -25,7 +25,7 @@ def archive(folder, path):
 
 @pytest.fixture
 def reviews(tmp_path):
-    """aclImdb with three reviews a class and split, and files that are not reviews."""
+    """aclImdb with three reviews per class and split, and files that are not reviews."""
     root = tmp_path / "aclImdb"
     for split in ("train", "test"):
         for kind in ("pos", "neg", "unsup"):
@@ -86,7 +86,7 @@ def test_a_cut_archive_is_one_line(reviews, tmp_path):
 
 
 def packed(names, path, content=b"text"):
-    """A plain archive of files that all say the same."""
+    """A plain archive of files with the same content."""
     with tarfile.open(path, "w") as file:
         for name in names:
             member = tarfile.TarInfo(name)
@@ -100,7 +100,7 @@ REVIEWS = [f"{split}/{kind}/{i}.txt" for split in ("test", "train") for kind in 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress], ids=["tar", "gz", "bz2", "xz"])
 def test_an_archive_is_whole_or_refused(pack, tmp_path):
-    """Wherever it is cut, also between two files or in one that is passed over, and whatever bit is turned."""
+    """Wherever it is cut, even between two files or inside a skipped one, and whichever bit is flipped."""
     path = tmp_path / "x.tar"
     whole = pack(packed(REVIEWS, path)[: (2 * len(REVIEWS) + 2) * 512])
     path.write_bytes(whole)
@@ -116,7 +116,7 @@ def test_an_archive_is_whole_or_refused(pack, tmp_path):
 
 
 def test_files_at_the_top_of_an_archive(cifar, tmp_path):
-    """Made inside the folder, an archive has names without it."""
+    """An archive that was made inside the folder has names without the folder."""
     with tarfile.open(tmp_path / "x.tar", "w") as file:
         for batch in cifar.iterdir():
             file.add(batch, batch.name)
@@ -137,7 +137,7 @@ def test_a_file_that_claims_to_be_huge_is_refused(name, tmp_path):
 
 
 def test_nothing_of_an_archive_is_written(tmp_path):
-    """Names that lead out of the folder, absolute ones and links are read as names, or not at all."""
+    """Names that lead out of the folder, absolute names and links are only read as names, or skipped."""
     path = tmp_path / "x.tar"
     with tarfile.open(path, "w") as file:
         for name in ("../../train/pos/1.txt", "/train/neg/1.txt", "a/test/pos/1.txt", "a/test/neg/1.txt"):
@@ -154,7 +154,7 @@ def test_nothing_of_an_archive_is_written(tmp_path):
 
 
 def test_a_broken_link_is_not_skipped(tmp_path):
-    """A copy that has lost a file would have one sample less, and nobody would know."""
+    """Otherwise a copy that lost a file would silently have one sample less."""
     for name in REVIEWS:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a review")
@@ -344,7 +344,7 @@ def test_no_paper_is_in_two_splits_and_labels_are_citations(citations):
 
 
 def test_the_second_paper_alone_does_not_tell_the_label(citations):
-    """Some papers are cited often and most never: the others of a pair are drawn as often as they are cited."""
+    """Some papers are cited often and most never, so negatives are drawn in proportion to citations."""
     cites = [(i, j) for i in range(200) for j in range(0, 200, 10) if (i * j + i + j) % 3 == 0]
     (citations / "citations.tsv").write_text("".join(f"P{i}\tP{j}\n" for i, j in cites))
     pairs = retrieval.read_small(citations, 100)["train"]

@@ -26,7 +26,7 @@ def test_rows_are_padded_with_zero_to_the_longest_of_them(sequences):
 
 
 def test_rows_for_a_model_have_one_of_few_widths():
-    """Each width costs memory for good: with trees of 1,500 lengths a run took eight times what it needs."""
+    """Each width costs memory permanently: with trees of 1,500 lengths a run took eight times what it needs."""
     sequences = Sequences.of([b"a" * n for n in range(1, 101)], [0] * 100)
     widths = [sequences.rows(np.array([i]), most=90)[0].shape[1] for i in range(90)]
     assert [widths.index(width) for width in sorted(set(widths))] == [0, 32, 64]

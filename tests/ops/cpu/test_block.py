@@ -89,7 +89,7 @@ def test_fuzz(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("N,w,p", [(100, 16, 0.1), (70, 100, 0.5), (1100, 1100, 0.2)])
 def test_dropout_equals_the_reference_with_the_same_draws(kind: str, causal: bool, N: int, w: int, p: float) -> None:
-    """In values and gradients; the draws are those of `linnet.ops.hashing`, of head, query and key."""
+    """In values and gradients; the draws are those of `linnet.ops.hashing` for head, query and key."""
     B, H, seed, n = 2, 2, torch.tensor(7), torch.arange(N)
     leaves, real = draw(B, H, N, 16, 9), key_mask("right", B, N)
     where = layout(B, N, real, None, real.device)
@@ -112,7 +112,7 @@ def test_dropout_equals_the_reference_with_the_same_draws(kind: str, causal: boo
 
 @pytest.mark.parametrize("name", ["softmax", "diag"])
 def test_mechanisms_drop_on_the_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While training: the same with the same seed and any number of threads, the mean of many is that without."""
+    """In training: the same seed gives the same result with any number of threads, and the mean is unbiased."""
     mixer, x, found = create_mixer(name, width=32, heads=2, causal=False, dropout=0.3), torch.randn(1, 90, 32), []
     monkeypatch.setattr(on_cpu, "SMALL", 0)
     usual = torch.get_num_threads()

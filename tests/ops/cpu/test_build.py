@@ -1,4 +1,4 @@
-"""The kernels are compiled once, even by concurrent processes; after any failure, PyTorch is used and a reason given."""
+"""The kernels are compiled once, even by concurrent processes; after a failure, PyTorch is used and a reason given."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ PROGRAM = "from linnet.ops.cpu.build import kernels; k = kernels(); print(k.path
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache of its own, and no memory of what was loaded before."""
+    """A separate cache, and a fresh loader."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     build.kernels.cache_clear()
     yield tmp_path / "cache" / "linnet" / "kernels"
@@ -86,7 +86,7 @@ def test_without_kernels_the_torch_path_is_used(
 
 
 def ended(process: int) -> bool:
-    """Whether a process is gone, or will be within seconds: what was killed is there until it is reaped."""
+    """Whether a process ends within seconds: a killed process exists until it is reaped."""
     for _ in range(100):
         try:
             os.kill(process, 0)
@@ -107,7 +107,7 @@ def test_a_cache_that_cannot_be_looked_into_holds_nothing(monkeypatch: pytest.Mo
 
 
 def test_a_compiler_gives_kernels() -> None:
-    """Where one is, tests of the kernels do not skip: a mistake in the source would look like a missing compiler."""
+    """With a compiler, tests of the kernels must not be skipped, or an error in the source would go unnoticed."""
     if any(map(shutil.which, build.COMPILERS)):
         assert no_kernels() == ""
 
@@ -129,7 +129,7 @@ def test_two_processes_build_at_once_and_damage_is_repaired(cache: Path) -> None
 
 @pytest.fixture
 def planted(cache: Path) -> Path:
-    """The kernels of this machine in a cache of the test's own; returns the library."""
+    """The kernels of this machine in the test's own cache; returns the library."""
     cache.mkdir(parents=True, mode=0o700)
     for path in (cache.parent, cache.parent.parent):
         path.chmod(0o700)
@@ -198,7 +198,7 @@ def test_a_library_of_another_kind_is_not_loaded(planted: Path, tmp_path: Path) 
 @needs_compiler
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system has no names for descriptors")
 def test_the_file_that_was_verified_is_the_one_that_is_loaded(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Swapped between the check and the load, as a stranger would."""
+    """It is swapped between the check and the load, as an attacker would do."""
     before = build._verified
 
     def swapped(path: Path) -> int:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_ker
 
 @pytest.mark.parametrize("seed", range(24))
 def test_equals_its_branches(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random shapes, masks, segments and threads; the branches run alone in float64, which no kernel takes."""
+    """Random shapes, masks, segments and threads; the separate branches run in float64, which no kernel supports."""
     random.seed(seed)
     monkeypatch.setattr(arguments, "SMALL", 0)
     monkeypatch.setattr(block, "SMALL", 0)

@@ -20,7 +20,7 @@ def cache(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def places(tmp_path_factory) -> dict[str, Path | None]:
-    """Where the data of each task are; those of ListOps are generated."""
+    """The path of each task's data; ListOps is generated."""
     root = tmp_path_factory.mktemp("lra")
     for split in ("train", "test"):
         for kind, word in (("pos", "good"), ("neg", "bad")):
