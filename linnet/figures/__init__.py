@@ -1,1 +1,1 @@
-"""Figures, heat maps and tables as data, and what draws them; knows nothing of models or runs."""
+"""Figures, heat maps and tables as data, and code that draws them; independent of models and runs."""

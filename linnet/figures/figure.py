@@ -199,7 +199,7 @@ def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[
 
 
 def write_canvas(canvas: "Canvas", path: str | Path, metadata: Mapping[str, str] | None) -> None:
-    """Write what matplotlib has drawn, whole or not at all; only a PNG carries `metadata`."""
+    """Write a matplotlib figure atomically; only a PNG carries `metadata`."""
     kind, written = Path(path).suffix.lower(), io.BytesIO()
     about = (metadata or {}) if kind == ".png" else FORMATS[kind]
     canvas.savefig(written, format=kind[1:], metadata=dict(about))
@@ -207,7 +207,7 @@ def write_canvas(canvas: "Canvas", path: str | Path, metadata: Mapping[str, str]
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
-    """The text that a PNG carries; nothing where there is no such file, or it is no PNG."""
+    """The metadata of a PNG; empty if there is no such file, or if it is not a PNG."""
     try:
         data = Path(path).read_bytes()
     except OSError:
@@ -253,7 +253,7 @@ def _draw(axes: "Axes", figure: Figure) -> None:
     axes.set_axisbelow(True)
     if any(series.sizes for series in figure.series):
         _name_circles(axes, figure)
-    elif len(figure.series) > len(COLORS):  # a color alone no longer tells which line a name belongs to
+    elif len(figure.series) > len(COLORS):  # color alone no longer identifies a line
         size = min(1.0, FIT / len(figure.series)) * STYLE["font.size"]
         legend = axes.legend(
             loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, handlelength=3, fontsize=size
@@ -268,7 +268,7 @@ def _ticks(axes: "Axes", figure: Figure) -> None:
     """Numbers in full; on a logarithmic axis at the measured values, or at 1, 2 and 5 of each decade."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))  # so many have room beside each other, were they 100,000
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))  # this many fit beside each other, even at 100,000
     for axis, log in ((axes.xaxis, figure.log_x), (axes.yaxis, figure.log_y)):
         if log:
             many = axis is axes.yaxis and _decades(figure) > MANY
@@ -285,7 +285,7 @@ def _ticks(axes: "Axes", figure: Figure) -> None:
 def _name_lines(axes: "Axes", figure: Figure) -> None:
     """Each line's name at its end, in its color; names of lines that end close together are moved apart."""
     ends: list[tuple[float, int]] = []
-    axes.get_ylim()  # matplotlib finds the limits when they are asked for, and places by old ones until then
+    axes.get_ylim()  # matplotlib updates the limits only when asked
     for i, series in enumerate(figure.series):
         points = [(x, y) for x, y in zip(series.x, _drawable(figure, series), strict=True) if y is not None]
         if points:

@@ -1,4 +1,4 @@
-"""Runs, read from their folders, finished or still training; nothing here trusts what it reads."""
+"""Read runs from their folders, finished or still training, without trusting the content."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""A study: a table or figure of a paper, or one of our own, that one command runs, records and renders.
+"""The base class of studies: a study is a table or figure that one command runs, records and renders.
 
-A study is a class in a file of its own, under `@STUDY.add("its-name")`. Its base class is its kind: `Trained`,
-`Computed`, `Measured` or `Drawn`. The file says what is run at each scale, and what is shown of the records.
+A study is a class in its own file, registered by `@STUDY.add("its-name")`. Its base class is its kind: `Trained`,
+`Computed`, `Measured` or `Drawn`. The file defines what is run at each scale, and how the records are shown.
 """
 
 import itertools
@@ -26,7 +26,7 @@ OWNER, SOURCE = "linnet-study", "linnet-results"  # metadata of a picture: its s
 
 
 class Request(NamedTuple):
-    """What `linnet reproduce` is asked for."""
+    """The options of `linnet reproduce`."""
 
     scale: str = "cpu"
     out: Path | None = None
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The outcome of `linnet reproduce`: text for people, data for programs, the signal that stopped it (0: none)."""
+    """The result of a reproduction: as text, as data, and the signal that stopped it (0 if none did)."""
 
     text: str
     data: dict[str, Any]
@@ -45,7 +45,7 @@ class Report(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """One run before it is done; the numbers are 0 if nothing is trained."""
+    """One planned run; all numbers are 0 if nothing is trained."""
 
     run: str
     parameters: int = 0
@@ -64,9 +64,9 @@ class Study(ABC):
     item: ClassVar[str]  # such as "Table 4"
     scales: ClassVar[Collection[str]]
     picture: ClassVar[str]  # what the figure shows, for readers who cannot see it
-    core_hours: ClassVar[float | None] = None  # of the runs at the CPU scale, where it is known
+    core_hours: ClassVar[float | None] = None  # of the runs at the CPU scale, if known
     keeps_records: ClassVar[bool] = True
-    fields: ClassVar[frozenset[str]] = frozenset()  # that every record of this kind has
+    fields: ClassVar[frozenset[str]] = frozenset()  # the fields of every record of this kind
 
     @abstractmethod
     def runs(self, scale: str, seeds: int | None = None) -> list[str]:
@@ -93,11 +93,11 @@ class Study(ABC):
         raise NotImplementedError
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
-        """What the paper states, and the verdict of the records; nothing by default."""
+        """Claims of the paper with their verdicts; none by default."""
         return []
 
     def dry_run(self, scale: str, only: Sequence[str] = (), seeds: int | None = None) -> list[Planned]:
-        """The runs that would be done; nothing is read, generated or written."""
+        """The planned runs; reads, generates and writes nothing."""
         self.check(Request(scale, only=tuple(only), seeds=seeds))
         return [Planned(run) for run in self.runs(scale, seeds)]
 
@@ -125,7 +125,7 @@ class Study(ABC):
         return out, request.results or out / "results"
 
     def check(self, request: Request) -> None:
-        """Raise if the request names a scale that the study lacks, or chooses among runs where there are none."""
+        """Raise if the request names a scale that the study lacks, or selects runs of a study without runs."""
         if request.scale not in self.scales:
             raise unknown("scale", request.scale, self.scales)
         for option, value in (("only", request.only[:1]), ("seeds", request.seeds)):
@@ -134,7 +134,7 @@ class Study(ABC):
                 raise InputError(f"--{option} is {shown!r}: {self.name} has no runs to choose from")
 
     def reproduce(self, request: Request, screen: Screen) -> Report:
-        """Do what is missing, unless only rendering is asked for, and render what is there."""
+        """Do the missing runs, unless only rendering is requested, and render the records."""
         self.check(request)
         out, folder = self.folders(request)
         check_origin(folder, self.command(request.scale))
@@ -146,7 +146,7 @@ class Study(ABC):
         return self.rendered_so_far(request, folder, needed=request.render)
 
     def rendered_so_far(self, request: Request, folder: Path, needed: bool) -> Report:
-        """Render the records so far and count the runs; no records are an error if they are `needed`."""
+        """Render the records if there are any, and count the finished runs; raises if `needed` and there are none."""
         there, files, lines = {path.stem for path in folder.glob("*.json")}, list[Path](), list[str]()
         if there or needed:
             files = self.render(folder, request.scale)
@@ -178,7 +178,7 @@ class Study(ABC):
     def render(self, folder: Path, scale: str) -> list[Path]:
         """Write the page `<folder>.md`, between its markers, the picture `<folder>.png`, and the maps if there are any.
 
-        Records that cannot be shown, alone or together, are found before anything is written.
+        Raises before anything is written if the records cannot be shown or combined.
         """
         records = self.read(folder)
         single = [(path, [record]) for path, record in zip(sorted(folder.glob("*.json")), records, strict=True)]
@@ -200,7 +200,7 @@ class Study(ABC):
 
 
 def check_owner(picture: Path, study: str) -> None:
-    """Raise if the file is a picture of another study; early pictures do not name theirs."""
+    """Raise if this file is a picture of another study; early pictures do not name their study."""
     owner = read_metadata(picture).get(OWNER, study)
     if owner != study:
         raise InputError(f"{picture} is a picture of {owner}, not of {study}: name another place by --out or --results")

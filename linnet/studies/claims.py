@@ -8,12 +8,12 @@ from linnet.figures.spread import Spread, spread
 from linnet.figures.table import Table
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told at this size"
-ERRORS = 3  # standard errors that a difference must exceed: three seeds know their own deviation only roughly
+ERRORS = 3  # standard errors that a difference must exceed: three seeds estimate their deviation only roughly
 COLUMNS = ("claim", "here", "evidence")
 
 
 class Claim(NamedTuple):
-    """A statement of a paper in our words, the verdict of the records, and the numbers behind it."""
+    """A statement of a paper in our words, the verdict of the records, and their numbers."""
 
     statement: str
     verdict: str
@@ -32,13 +32,13 @@ class Comparison(NamedTuple):
 def compare_rows(
     comparisons: Sequence[Comparison], values: Mapping[str, Sequence[float]], digits: int = 2
 ) -> list[Claim]:
-    """The claims whose two rows are there, given the values of each row's seeds."""
+    """The claims for which both rows have records, given the values of each row's seeds."""
     known = [claim for claim in comparisons if {claim.less, claim.more} <= values.keys()]
     return [_compare(claim, spread(values[claim.less]), spread(values[claim.more]), digits) for claim in known]
 
 
 def _compare(claim: Comparison, low: Spread, high: Spread, digits: int) -> Claim:
-    """The verdict is open unless both rows have several seeds and nothing else differs between them."""
+    """A verdict needs several seeds of both rows, and no other difference between them."""
     numbers = f"{_seeds(claim.less, low, digits)}, {_seeds(claim.more, high, digits)}"
     if claim.confound:
         return Claim(claim.statement, OPEN, f"{numbers}; {claim.confound}")

@@ -16,7 +16,7 @@ from linnet.studies.records import Record, one_line_damage, records_sha256, stud
 
 
 class Drawn(Study):
-    """One picture of the records of several studies, whose folders lie beside it."""
+    """One picture of the results of several studies, which are beside it."""
 
     kind = "drawn"
     scales = ("cpu",)
@@ -25,14 +25,14 @@ class Drawn(Study):
 
     @abstractmethod
     def draw(self, found: Mapping[str, Sequence[Record]]) -> Figure:
-        """The picture, of the records of each source."""
+        """The picture, drawn from the records of each source."""
 
     def runs(self, scale: str, seeds: int | None = None) -> list[str]:
         """None."""
         return []
 
     def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
-        """Nothing: the sources are run by their own names."""
+        """Do nothing: the sources are run by their own names."""
         return 0
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
@@ -40,7 +40,7 @@ class Drawn(Study):
         return []
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
-        """The one picture, of the records of all sources."""
+        """The picture of the records of all sources."""
         return [self.draw({name: [r for r in records if study_of(r) == name] for name in self.sources})]
 
     def reproduce(self, request: Request, screen: Screen) -> Report:
@@ -66,7 +66,7 @@ class Drawn(Study):
 
 
 def _check_place(picture: Path, study: str) -> None:
-    """Raise if the picture is of another study; beside a folder of results it is theirs, whatever it says itself."""
+    """Raise if the picture belongs to another study; a picture beside a folder of results belongs to them."""
     check_owner(picture, study)
     folder = picture.with_suffix("")
     if any(folder.glob("*.json")):

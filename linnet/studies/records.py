@@ -1,4 +1,4 @@
-"""Records of a study: one JSON file per run, read, checked and stamped with what they are and what code made them."""
+"""Records of a study: one JSON file per run, which names its study, its kind and the code that made it."""
 
 import contextlib
 import hashlib
@@ -22,12 +22,12 @@ REPRODUCE = "linnet reproduce "
 
 
 def stamp(study: str, kind: str, command: str) -> Record:
-    """What every record says about itself."""
+    """The fields that identify a record."""
     return {"schema": SCHEMA, "study": study, "kind": kind, "command": command, "code": code_version()}
 
 
 def study_of(record: Any) -> str | None:
-    """The study that a record belongs to; one without the field, as early ones were, names it in its command."""
+    """The study that a record belongs to; early records name it only in their command."""
     if not isinstance(record, dict):
         return None
     if isinstance(record.get("study"), str):
@@ -37,7 +37,7 @@ def study_of(record: Any) -> str | None:
 
 
 def read_records(folder: Path, study: str, fields: frozenset[str] = frozenset()) -> list[Record]:
-    """The records of a study in a folder; none, or a damaged or foreign one, is a one-line error."""
+    """The records of a study in a folder; raises if there are none, or if one is damaged or foreign."""
     records = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -73,7 +73,7 @@ def check_origin(folder: Path, command: str) -> None:
 
 @contextlib.contextmanager
 def one_line_damage(*places: Path) -> Iterator[None]:
-    """Turn an error that a damaged record causes inside into one line that names the places."""
+    """Turn errors about missing or mistyped fields of a record into one line that names the places."""
     try:
         yield
     except LinnetError:
@@ -84,7 +84,7 @@ def one_line_damage(*places: Path) -> Iterator[None]:
 
 
 def records_sha256(records: Sequence[Record]) -> str:
-    """SHA-256 of the records, by which a picture is known to be drawn from them."""
+    """SHA-256 of the records, stored in the picture that is drawn from them."""
     return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
 
 
@@ -103,7 +103,7 @@ def versions(where: Record) -> str:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """The commit of this code, with "+changes" where files differ from it; outside of a checkout, the version."""
+    """The commit of this code, with "+changes" if files differ from it; outside a checkout, the version."""
     if not (PACKAGE.parent / ".git").exists():
         return __version__
     try:
@@ -119,7 +119,7 @@ def _git(*words: str) -> str:
 
 
 def resolved_model(config: ModelConfig) -> Record:
-    """Every field of a model, and every option of each mechanism in it, those left at their defaults too."""
+    """Every field of a model and every option of its mechanisms, including defaults."""
     names = [name for name in ATTENTION.names() if any(name in _mechanisms(layer) for layer in config.layers)]
     given = {name: ATTENTION[name].Options(**config.options.get(name, {})) for name in names}
     options = {name: found.model_dump(mode="json") for name, found in given.items()}
@@ -127,5 +127,5 @@ def resolved_model(config: ModelConfig) -> Record:
 
 
 def _mechanisms(layer: str) -> list[str]:
-    """The names of the mechanisms in a layer, such as "diag" and "norm" in "diag+norm"."""
+    """The mechanisms of a layer, which are joined by `+`."""
     return "".join(letter if letter.isalnum() or letter == "_" else " " for letter in layer).split()

@@ -1,4 +1,4 @@
-"""The systems that studies compare, by the names they have in tables, and the settings that several studies share."""
+"""The systems that studies compare, by their names in tables, and settings that several studies share."""
 
 from linnet.models.presets import preset
 from linnet.studies.trained import Row
@@ -39,11 +39,11 @@ SHORT = (  # less than an epoch of WikiText-2, so no dropout: no token is seen t
 
 
 def system(name: str, seeds: int = 1) -> Row:
-    """The row of a system as its preset has it."""
+    """The row of a system with its preset."""
     return Row(name, {**SYSTEMS, **PARTS}[name], seeds=seeds)
 
 
 def t2_frame(ending: str) -> tuple[str, ...]:
-    """What T2 has around its attention at the size of its preset with this ending: norm, gated FFN, and their width."""
+    """The settings of T2 around its attention, in its preset with this ending: norm, gated FFN and its width."""
     t2 = preset(f"transnormer_t2{ending}")
     return tuple(f"model.{field}={getattr(t2, field)}" for field in ("norm", "ffn", "activation", "ffn_width"))

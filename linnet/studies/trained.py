@@ -1,7 +1,7 @@
 """Studies made of training runs: rows of systems, run and resumed at a scale, each leaving one record.
 
-A study runs at a size that two CPU cores can do (`cpu`) or, if it is a paper's, at the paper's own (`paper`). A record
-holds all that is needed to judge a number: configuration, model, seed, versions, tokens, seconds and the whole curve.
+A study runs at a size for two CPU cores (`cpu`) or, if it is a paper's, at the paper's own (`paper`). A record holds
+everything needed to judge a number: configuration, model, seed, versions, tokens, seconds and the whole curve.
 """
 
 import itertools
@@ -30,13 +30,13 @@ PEAK, UTILIZATION = 312e12, 0.3  # of an A100: operations per second in bfloat16
 
 
 class Row(NamedTuple):
-    """One system: a preset or none, changes to the recipe, the number of seeds, and the scales that have it."""
+    """One system: its preset if any, changes to the recipe, the number of seeds, and its scales."""
 
     name: str
-    preset: str | None  # the beginning of its name; the scale has the ending
+    preset: str | None  # the beginning of its name; the scale adds the ending
     sets: tuple[str, ...] = ()
     seeds: int = 1
-    recipe: str = ""  # in place of the scale's
+    recipe: str = ""  # replaces that of the scale
     scales: tuple[str, ...] = ("cpu", "paper")
 
 
@@ -49,7 +49,7 @@ class Scale(NamedTuple):
 
 
 class StudyRun(NamedTuple):
-    """One run of a study."""
+    """One run of a study: a row, a seed and the resulting configuration."""
 
     row: Row
     seed: int
@@ -64,13 +64,13 @@ class StudyRun(NamedTuple):
 
 
 class Trained(Study):
-    """A study of runs that differ in the model and the seed alone."""
+    """A study of runs that differ only in the model and the seed."""
 
     kind = "trained"
     fields = frozenset({"row", "seed", "config", "test", "curve", "environment", "command"})
     scales: ClassVar[Mapping[str, Scale]]
     rows: ClassVar[Sequence[Row]]
-    shared: ClassVar[str] = ""  # name of the folder of runs, where several studies read the same ones
+    shared: ClassVar[str] = ""  # name of the folder of runs, if several studies share them
 
     def command(self, scale: str) -> str:
         """The command that makes the records, with its scale."""
@@ -81,7 +81,7 @@ class Trained(Study):
         return f"{self.title} ({scale} scale)"
 
     def folders(self, request: Request) -> tuple[Path, Path]:
-        """Where runs are shared, each study has records of its own."""
+        """The folders of runs and records; if runs are shared, each study still has its own records."""
         if not self.shared:
             return super().folders(request)
         out = request.out or Path("runs") / f"{self.shared}-{request.scale}"
@@ -94,7 +94,8 @@ class Trained(Study):
     def study_runs(self, scale: str, seeds: int | None = None, only: Sequence[str] = ()) -> list[StudyRun]:
         """The runs: the first seed of every row, then the second, so that an early stop leaves a whole table.
 
-        `seeds` replaces each row's number of them. With `only`, those whose names begin so, in the order of `only`.
+        `seeds` replaces the number of seeds of each row. `only` selects runs by the beginning of their names, in its
+        order.
         """
         if scale not in self.scales:
             raise unknown("scale", scale, self.scales)
@@ -123,9 +124,9 @@ class Trained(Study):
         return [plan(run) for run in self.study_runs(scale, seeds, only)]
 
     def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
-        """Train what is missing; returns the signal that stopped it, 0 if none did.
+        """Do the missing runs; returns the signal that stopped it, or 0.
 
-        A run that was stopped goes on. A run that another process holds is skipped, so two processes share the work.
+        A stopped run resumes. A run that another process holds is skipped, so two processes can share the work.
         """
         for run in self.study_runs(request.scale, request.seeds, request.only):
             place = folder / f"{run.name}.json"
@@ -152,7 +153,7 @@ class Trained(Study):
         environment = json.loads((folder / "environment.json").read_text())
         config = run.config.model_dump(mode="json", exclude_none=True)
         for key in run.config.data.paths():
-            config["data"].pop(key, None)  # a path of one machine says nothing to another; the hashes below do
+            config["data"].pop(key, None)  # paths differ between machines; the hashes below identify the data
         which = task.scored
         test = outcome.run.evaluate("test", which)
         valid = {**test, "split": "valid"} if task.validates_on_test else outcome.run.evaluate("valid", which)
@@ -181,7 +182,7 @@ class Trained(Study):
         return {}
 
     def report(self, request: Request, out: Path, folder: Path, signal: int) -> Report:
-        """Render the records and the unfinished runs, and count them."""
+        """Also render the unfinished runs."""
         begun = unfinished(out)
         table = [f"{unfinished_table(begun).to_markdown()}\n"] if begun else []
         title = f"{self.heading(request.scale)}: unfinished runs"
@@ -190,14 +191,14 @@ class Trained(Study):
         found = self.rendered_so_far(request, folder, needed=request.render and not begun)
         asked = [run.name for run in self.study_runs(request.scale, request.seeds, request.only)]
         left = not request.render and any(not (folder / f"{name}.json").exists() for name in asked)
-        text = "\n".join([*table, *shown, found.text]) + (": the same command goes on" if left else "")
+        text = "\n".join([*table, *shown, found.text]) + (": the same command continues" if left else "")
         data = {**found.data, "begun": [run.name for run in begun], "signal": signal}
         named = dict(itertools.zip_longest(("begun_page", "begun_figure"), map(str, pages)))
         return Report(text, {**data, **named}, signal)
 
 
 def train(run: StudyRun, folder: Path, screen: Screen) -> Outcome:
-    """Begin a run, or go on with it."""
+    """Start a run, or resume it."""
     if not (folder / "config.toml").exists():
         return start_run(run.config, folder, screen)
     check_begun(folder, run.config)
@@ -205,24 +206,24 @@ def train(run: StudyRun, folder: Path, screen: Screen) -> Outcome:
 
 
 def check_begun(folder: Path, planned: RunConfig) -> None:
-    """Raise for a run with other settings than the study now has: its record would describe a run that never was."""
+    """Raise if a run has other settings than the study now: its record would be wrong."""
     changed = config_difference(run_config(folder), fresh_config(planned), also=("steps", "eval_every"))
     if changed:
         raise InputError(f"{folder} is a run of an earlier form of the study, in which now {changed}: move it away")
 
 
 def _loading_share(timings: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """As a field of the record: the share of the updates' time that loading their batches took, where it was timed."""
+    """A field of the record: the share of the update time spent loading batches, if it was timed."""
     timed = [(entry["loading"], entry["seconds"]) for entry in timings if "loading" in entry]
     seconds = sum(seconds for _, seconds in timed)
     return {"loading": round(sum(loading for loading, _ in timed) / seconds, 5)} if seconds else {}
 
 
 def plan(run: StudyRun) -> Planned:
-    """A run before it is done.
+    """The plan of a run.
 
-    Tokens are steps * batch * accumulate * context, those of pretraining too; padding counts. GPU hours are those of
-    one A100 in bfloat16: 6 * parameters * tokens / (312e12 per second * 0.3).
+    Tokens are steps * batch * accumulate * context, including pretraining and padding. GPU hours are those of one A100
+    in bfloat16: 6 * parameters * tokens / (312e12 per second * 0.3).
     """
     tokens, parameters = planned_tokens(run.config), _parameters(model_without_data(run.config).model_dump_json())
     hours = float(f"{gpu_hours(parameters, tokens):.4g}")
@@ -235,11 +236,11 @@ def gpu_hours(parameters: int, tokens: int) -> float:
 
 
 def model_without_data(config: RunConfig) -> ModelConfig:
-    """The model of a run whose data need not be there: a vocabulary that the text decides is the preset's."""
+    """The model of a run, without reading its data: a vocabulary that depends on the text is that of the preset."""
     return model_config({**TASK[config.task].planned_fields(config.data, config.pretrain), **config.model})
 
 
 @cache
 def _parameters(model: str) -> int:
-    """Trainable numbers of a model, which many runs of a study share."""
+    """Number of trainable parameters, counted on the meta device."""
     return count_parameters(ModelConfig.model_validate_json(model))

@@ -18,8 +18,8 @@ from linnet.studies.trained import Row, Scale, Trained
 
 TASKS = ("lra/text", "lra/listops", "lra/retrieval", "lra/retrieval_small", "lra/pathfinder", "lra/image")
 BENCHMARK = set(TASKS) - {"lra/retrieval_small"}  # the tasks of an average
-# As a CPU can do them: models and sequences of the paper's size. ListOps has the paper's data, batch and highest rate,
-# and a tenth of its steps; the other tasks have far fewer and smaller ones, and so a higher rate.
+# At the CPU scale, models and sequences have the paper's size. ListOps has the paper's data, batch and peak rate, and a
+# tenth of its steps; the other tasks have far fewer and smaller steps, and so a higher rate.
 HIGHER = ("train.lr=1e-3", "train.warmup_lr=4e-5", "train.min_lr=4e-9", "train.warmup=50", "train.log_every=50")
 PICTURES = ("train.steps=1000", "train.batch=32", "train.eval_every=250", "train.eval_batches=60")
 ON_CPU = {
@@ -31,7 +31,7 @@ ON_CPU = {
 }
 EVERYWHERE = ("T2", "vanilla", "1+elu")  # on a CPU
 ON_LISTOPS = (*EVERYWHERE, "T1", "lln_diag")
-PRETRAINED = {"lra/listops": 2500, "lra/image": 500, "lra/text": 500}  # half of the steps, after as many of denoising
+PRETRAINED = {"lra/listops": 2500, "lra/image": 500, "lra/text": 500}  # half of the steps, after as much denoising
 
 
 def lra_rows() -> Iterator[Row]:
@@ -75,7 +75,7 @@ class Table6(Trained):
         """Validation accuracy against steps, those of pretraining included; one panel per task."""
         figures, systems = [], list(accuracies(records))
         for task in [task for task in TASKS if any(record["config"]["task"] == task for record in records)]:
-            # a system without a curve keeps its place, and with it the color that it has elsewhere
+            # a system without a curve keeps its place, and so its color
             lines: dict[str, dict[float, list[float]]] = {name: {} for name in systems}
             for record in (record for record in records if record["config"]["task"] == task):
                 for entry in (entry for entry in record["curve"] if entry["split"] == "valid"):
@@ -87,7 +87,7 @@ class Table6(Trained):
 
 
 def short_name(task: str) -> str:
-    """The name of a task without its folder, for headings."""
+    """The name of a task in a heading."""
     return task.removeprefix("lra/")
 
 
@@ -108,7 +108,7 @@ def mean_over_tasks(by_task: dict[str, list[float]]) -> float:
 
 
 def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
-    """What was spent on each task; raises if the runs on one did not get the same, or had other data."""
+    """The budget of each task; raises if its runs had different budgets or data."""
     parts = []
     for task in tasks:
         on_task = [record for record in records if record["config"]["task"] == task]
@@ -131,14 +131,14 @@ def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
 
 
 def _error(on_task: Sequence[Record]) -> str:
-    """The largest standard error of an accuracy on so many test samples, in points."""
+    """The largest standard error of an accuracy on this many test samples, in points."""
     tests = [record["test"] for record in on_task]
     errors = [math.sqrt(test["accuracy"] * (1 - test["accuracy"]) / test["samples"]) for test in tests]
     return f"tested on {tests[0]['samples']:,}, standard error {100 * max(errors):.1f}"
 
 
 def _check_same_data(on_task: Sequence[Record], task: str) -> None:
-    """Raise if the data of runs have different hashes: their accuracies are not of the same samples."""
+    """Raise if the data of runs have different hashes: their accuracies would not be comparable."""
     first, *others = on_task
     for other in others:
         if other["environment"].get("data") != first["environment"].get("data"):
@@ -147,14 +147,14 @@ def _check_same_data(on_task: Sequence[Record], task: str) -> None:
 
 
 def _check_seeds(on_task: Sequence[Record], task: str) -> None:
-    """Raise if a run is there twice: it would count as two seeds."""
+    """Raise if a run occurs twice: it would count as two seeds."""
     for (row, seed), times in Counter((record["row"], record["seed"]) for record in on_task).items():
         if times > 1:
             raise LinnetError(f"the runs on {task} have {row} with seed {seed} {times} times")
 
 
 def _spent(config: Record) -> tuple[int, int, int, float]:
-    """Updates with those of pretraining, samples of each, their length, and the highest rate."""
+    """Updates including pretraining, samples per update, their length, and the peak learning rate."""
     train = config["train"]
     steps, size = train["steps"] + _before(config), train["batch"] * train["accumulate"]
     return steps, size, config["data"]["context"], train["lr"]

@@ -74,7 +74,7 @@ class Table7(Measured):
 
 
 def _note(records: Sequence[Record]) -> str:
-    """How it was measured; raises if the lengths were not measured alike."""
+    """How it was measured; raises if the lengths were measured differently."""
     about, busy = records[0]["environment"], [record["others"] for record in records if record["others"] is not None]
     for record in records:
         if (record["environment"], record["batch"]) != (about, records[0]["batch"]):
@@ -94,7 +94,7 @@ def _systems(records: Sequence[Record]) -> list[str]:
 
 
 def _row(record: Record, name: str) -> Record | None:
-    """What was measured of one system at one length; None where it was not."""
+    """The measurement of one system at one length; None if there is none."""
     return next((row for row in record["rows"] if row["row"] == name), None)
 
 

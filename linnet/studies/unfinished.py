@@ -1,4 +1,4 @@
-"""Unfinished runs of a study: how far they have come, as a table and a figure."""
+"""Unfinished runs of a study: their progress, as a table and a figure."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from linnet.storage import beside
 from linnet.studies.base import OWNER, SOURCE, check_owner
 from linnet.studies.records import records_sha256
 
-UNFINISHED = "unfinished runs"  # owner of their picture, which studies that share runs share too
+UNFINISHED = "unfinished runs"  # owner of their picture; studies that share runs also share it
 
 PANELS = {  # by the measure of a run: key of a record, title, factor, label of the axis
     "accuracy": (
         ("accuracy", "Accuracy so far", 100, "validation accuracy, %"),
-        ("loss", "Loss so far", 1, "validation loss, nats"),  # it falls where accuracy stands still
+        ("loss", "Loss so far", 1, "validation loss, nats"),  # it can fall while accuracy stands still
     ),
     "perplexity": (("perplexity", "Perplexity so far", 1, "validation perplexity"),),
 }
@@ -47,7 +47,7 @@ def at(run: SavedRun) -> int:
 
 
 def _ended(run: SavedRun) -> bool:
-    """Whether all steps are done, and the evaluation after the last."""
+    """Whether all steps and the evaluation after the last one are done."""
     return any(record["step"] >= planned(run) for record in run.valid)
 
 

@@ -24,7 +24,7 @@ class Untrained(Study):
         """The numbers of one record."""
 
     def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
-        """Each missing record, with progress; a signal ends the process and leaves what is written."""
+        """Make each missing record, with progress; a signal ends the process and keeps the written records."""
         folder.mkdir(parents=True, exist_ok=True)
         try:
             for run in self.runs(request.scale):
@@ -49,7 +49,7 @@ class Computed(Untrained):
         """The numbers."""
 
     def runs(self, scale: str, seeds: int | None = None) -> list[str]:
-        """One, of the study's own name."""
+        """One record, named after the study."""
         return [self.name]
 
     def place(self, scale: str) -> str:

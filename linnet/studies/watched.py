@@ -1,4 +1,4 @@
-"""Small language models that several studies share: their attention and gradients are read as they train."""
+"""Small language models that several studies share: their attention and gradients are recorded during training."""
 
 import statistics
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from linnet.studies.trained import Row, Scale, Trained
 from linnet.train.run import Run
 from linnet.train.watch import validation_blocks
 
-WATCHED = (  # more and smaller updates than in other studies, read along the way
+WATCHED = (  # more and smaller updates than in other studies, measured along the way
     *SHORT,
     "train.steps=600",
     "train.batch=8",
@@ -37,11 +37,11 @@ class Watched(Trained):
         "paper": Scale("transnormer_roberta", "_roberta", PAPER),
     }
     shared = "watched"
-    instruments: ClassVar[tuple[str, ...]]  # read at the end of a run, and kept in its record
+    instruments: ClassVar[tuple[str, ...]]  # measured at the end of a run and kept in its record
     map_size: ClassVar[int] = 0  # rows of the attention maps of the first and last layer in the record; 0: no maps
 
     def readings(self, run: Run, metrics: list[dict[str, Any]]) -> Record:
-        """What instruments read on the validation split, and the maps of its first block."""
+        """The numbers of the instruments on the validation split, and the maps of its first block."""
         views = of_model(run.load(), validation_blocks(run.task, BLOCKS))
         found = measure(views, self.instruments, records=metrics)
         for i in (0, -1) if self.map_size else ():
@@ -55,19 +55,19 @@ class Watched(Trained):
 
 
 def masked(row: Row) -> Row:
-    """The same system as a masked model, which has a spectral gap, in the frame of the causal ones."""
+    """The same system as a masked model, which has a spectral gap; everything else is as in the causal ones."""
     sets = (*row.sets, "model.causal=false", "model.output=masked_lm", "model.init=xavier")
     gap = 'train.instruments=["entropy", "temperature", "spectral_gap"]'
     return Row(f"{row.name}, masked", row.preset, (*sets, gap), recipe="wikitext2_mlm", scales=("cpu",))
 
 
 def head_readings(run: Record, instrument: str, value: str, part: slice = slice(None)) -> list[float]:
-    """A reading of each head in some layers of a run; none where it was refused."""
+    """A reading of each head in some layers of a run; none if the instrument refused."""
     return [x for layer in run["analysis"]["layers"][part] for x in by_head(layer, instrument, value)]
 
 
 def mean_text(runs: Sequence[Record], instrument: str, value: str, part: slice = slice(None)) -> str:
-    """The mean of a reading over runs, layers and heads, as a cell; "-" where there is none."""
+    """The mean of a reading over runs, layers and heads, as a cell; "-" if there is none."""
     found = [x for run in runs for x in head_readings(run, instrument, value, part)]
     return f"{statistics.fmean(found):.3g}" if found else "-"
 
