@@ -56,5 +56,5 @@ def test_studies_of_one_set_of_runs(tiny):
 
 @pytest.mark.parametrize("scale", ["cpu", "paper"])
 def test_some_run_is_read_for_each_panel_along_training(scale):
-    read = {name for trial in STUDY["lln-training"]().trials(scale) for name in trial.config.train.instruments}
+    read = {name for run in STUDY["lln-training"]().study_runs(scale) for name in run.config.train.instruments}
     assert {instrument for _, _, instrument, _ in BY_LAYER[:3]} <= read
