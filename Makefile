@@ -1,4 +1,5 @@
-# Every target sets itself up: it creates .venv inside the project and installs exactly requirements.lock there.
+# Every target sets itself up: it creates .venv inside the project and installs exactly requirements.lock there,
+# whose hashes pip checks, then torch.
 .PHONY: install demo test test-slow test-asan lint bench clean
 .DEFAULT_GOAL := install
 SHELL := /bin/bash
@@ -11,7 +12,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --dura
 
 install: $(STAMP)
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock requirements-torch.txt pyproject.toml
 	@set -e; \
 	if [ ! -x $(BIN)/python ]; then \
 	  for python in $(PYTHON) python3.11 python3 python3.12 python3.13 none; do \
@@ -21,8 +22,9 @@ $(STAMP): requirements.lock pyproject.toml
 	  echo "[1/3] creating .venv with $$("$$python" --version)"; \
 	  "$$python" -m venv .venv || { rm -rf .venv; echo "python -m venv failed: install python3-venv" >&2; exit 1; }; \
 	fi; \
-	echo "[2/3] installing $$(grep -c == requirements.lock) packages into .venv (a few minutes, only once)"; \
-	$(PIP) install -r requirements.lock; \
+	echo "[2/3] installing torch and $$(grep -c == requirements.lock) other packages into .venv (a few minutes, only once)"; \
+	$(PIP) install --require-hashes -r requirements.lock; \
+	$(PIP) install -r requirements-torch.txt; \
 	echo "[3/3] installing linnet itself, editable"; \
 	$(PIP) install --no-deps --no-build-isolation -e .; \
 	touch $(STAMP)
@@ -53,7 +55,7 @@ lint: $(STAMP)
 
 # Libraries that do not install are left out of the tables.
 bench: $(STAMP)
-	@$(PIP) install --no-build-isolation -c requirements.lock -e '.[peers]' || echo "continuing without the other libraries" >&2
+	@$(PIP) install --no-build-isolation -c <(grep -oh '^[^# ]*==[^ ;]*' requirements*.*) -e '.[peers]' || echo "continuing without the other libraries" >&2
 	@$(BIN)/linnet bench ops model decode profile --out docs/benchmarks
 
 clean:
