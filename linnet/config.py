@@ -6,7 +6,7 @@ at once.
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -34,11 +34,38 @@ def parse_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
         if key not in cls.model_fields:
             if not cls.model_fields:
                 raise InputError(f"{name} has no options: {key}={short(table[key])} is not allowed")
-            raise unknown(f"key of {name}" if name else "key", key, cls.model_fields)
+            raise unknown(f"key of {name}" if name else "key", key, cls.model_fields, _meant(table, key, name))
     try:
         return cls(**table)
     except ValidationError as error:
         raise InputError(_explain(cls, dict(error.errors()[0]), name)) from None
+
+
+# What other libraries call a key of a section; for the top, where a key was written without its section, also its own.
+SLIPS = {
+    "train": {
+        **dict.fromkeys(("epochs", "iterations", "max_steps", "num_steps"), "steps"),
+        "batch_size": "batch",
+        "learning_rate": "lr",
+        "warmup_steps": "warmup",
+    },
+    "data": dict.fromkeys(("length", "max_length", "seq_len", "sequence_length", "block_size"), "context"),
+    "model": {
+        **dict.fromkeys(("attention", "mechanism", "mixer", "depth", "num_layers", "n_layers"), "layers"),
+        **dict.fromkeys(("dim", "d_model", "hidden_size"), "width"),
+        **dict.fromkeys(("num_heads", "n_heads"), "heads"),
+        **{key: key for key in ("preset", "layers", "width", "heads", "ffn_width", "dropout", "options")},
+    },
+}
+
+
+def _meant(table: Mapping[str, Any], key: str, name: str) -> str | None:
+    """The key, with its section, that a user of another library, or one who forgot the section, probably means."""
+    if not name:
+        for section, value in table.items():
+            if isinstance(value, Section) and key in type(value).model_fields:
+                return f"{section}.{key}"
+    return next((f"{place}.{keys[key]}" for place, keys in SLIPS.items() if name in ("", place) and key in keys), None)
 
 
 def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
@@ -161,7 +188,7 @@ class RunConfig(Settings):
 
 def parse_config(table: Mapping[str, Any]) -> RunConfig:
     """Parse a whole configuration; an error names the key."""
-    table = {"task": DEFAULT_TASK, "data": {}, **table}
+    table = {"task": DEFAULT_TASK, "data": {}, "train": {}, **table}
     for name, cls in (("data", data_settings(table["task"])), ("train", TrainConfig), ("model", None)):
         if name in table:
             if not isinstance(table[name], Mapping):
@@ -171,11 +198,14 @@ def parse_config(table: Mapping[str, Any]) -> RunConfig:
     return parse_section(RunConfig, table, "")
 
 
-def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> RunConfig:
+def load_recipe(
+    recipe: str | Path, sets: Iterable[str] = (), warn: Callable[[str], None] = lambda line: None
+) -> RunConfig:
     """The configuration of a recipe (a name or a path), with the overrides `sets` ("train.steps=100").
 
     If `sets` chooses another `model.preset`, its `layers` and `options` replace those of the recipe, which belong to
-    the old preset; sizes such as `width` stay.
+    the old preset; sizes such as `width` stay. If `sets` leaves fewer steps than the recipe has warm-up, the warm-up
+    is cut to them, and `warn` gets a line.
     """
     table = read_toml(recipe_path(recipe))
     written = [_split_assignment(text) for text in sets]
@@ -186,7 +216,18 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> RunConfig:
         table["model"] = {key: value for key, value in table["model"].items() if key not in ("layers", "options")}
     for parts, value in assignments:
         _assign(table, parts, value)
+    given = [parts for parts, _ in assignments]
+    if ["train", "steps"] in given and not ({("train",), ("train", "warmup")} & set(map(tuple, given))):
+        _cut_warmup(table["train"], recipe, warn)
     return parse_config(table)
+
+
+def _cut_warmup(train: dict[str, Any], recipe: str | Path, warn: Callable[[str], None]) -> None:
+    """Make a recipe's warm-up fit the steps that replace those it was written for; wrong types are refused later."""
+    steps, warmup = train["steps"], train.get("warmup")
+    if type(steps) is int and type(warmup) is int and warmup > steps > 0:
+        train["warmup"] = steps
+        warn(f"train.warmup is {warmup} in {recipe}: it is cut to train.steps, {steps}")
 
 
 def recipe_path(recipe: str | Path) -> Path:

@@ -20,15 +20,32 @@ class UnsupportedError(InputError):
     """The request is well formed, but this mechanism cannot do it."""
 
 
+MANY = 10  # names; of more, only the nearest are printed
+LISTED = {  # the command that prints all names of a kind
+    "attention": "linnet list attention",
+    "model": "linnet list models",
+    "task": "linnet list tasks",
+    "instrument": "linnet list instruments",
+    "train.instruments": "linnet list instruments",
+    "recipe": "linnet list recipes",
+    "study": "linnet list studies",
+    "run": "linnet reproduce NAME --dry-run",
+}
+
+
 def install_extra(extra: str) -> str:
     """How to install an extra of linnet, for an error message."""
     return f"pip install '.[{extra}]' in a checkout, else pip install 'linnet-attention[{extra}]'"
 
 
-def unknown(kind: str, name: object, allowed: Iterable[str]) -> InputError:
-    """The error for a name that does not exist; it suggests the nearest one that does."""
+def unknown(kind: str, name: object, allowed: Iterable[str], meant: str | None = None) -> InputError:
+    """The error for a name that does not exist, with the one that was probably `meant`, by default the nearest."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(str(name)[:200], names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = difflib.get_close_matches(str(name)[:200], names, n=5, cutoff=0.0)
+    close = meant or next(iter(difflib.get_close_matches(str(name)[:200], near, n=1, cutoff=0.5)), None)
+    hint = f"did you mean {close!r}? " if close else ""
     shown = repr(name) if len(repr(name)) <= 80 else f"{repr(name)[:60]}..."
-    return InputError(f"unknown {kind} {shown}: {hint}one of {', '.join(names)}")
+    if len(names) <= MANY:
+        return InputError(f"unknown {kind} {shown}: {hint}one of {', '.join(names)}")
+    command = LISTED.get(kind, "linnet train smoke --dry-run")  # of keys, since it prints a whole configuration
+    return InputError(f"unknown {kind} {shown}: {hint}near are {', '.join(near)}; `{command}` prints all {len(names)}")

@@ -3,9 +3,11 @@
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import time
+import tomllib
 import zipfile
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -233,6 +235,21 @@ def test_public_names():
     assert callable(check_attention)
     with pytest.raises(AttributeError):
         linnet.create_mixr  # noqa: B018
+
+
+def test_every_locked_package_has_hashes_but_torch_and_triton():
+    def lines(file: str) -> list[str]:
+        text = (ROOT / file).read_text().replace("\\\n", "")
+        return [line for line in text.splitlines() if not line.startswith("#")]
+
+    pins = lines("requirements.lock")
+    for line in pins:
+        assert re.fullmatch(r"[a-z0-9-]+==[0-9.]+( +--hash=sha256:[0-9a-f]{64})+", line)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = (needed for extra, needed in project["optional-dependencies"].items() if extra != "peers")
+    wanted = {re.split(r"[^a-z-]", line)[0] for needed in (project["dependencies"], *extras) for line in needed}
+    apart = {re.split(r"[^a-z-]", line)[0] for line in lines("requirements-torch.txt")}
+    assert wanted - {line.split("==")[0] for line in pins} == apart == {"torch", "triton"}
 
 
 def test_the_wheel_holds_the_package_its_types_and_its_recipes(tmp_path):

@@ -71,6 +71,13 @@ def test_a_bad_option_is_one_line_with_the_nearest(run, command):
     assert "--json" in err
 
 
+@pytest.mark.parametrize("command", ["", *cli.COMMANDS])
+def test_help_names_debug(run, command):
+    code, out, _ = run(*filter(None, [command]), "--help")
+    assert code == 0
+    assert "--debug" in out
+
+
 def test_a_bad_command_offers_the_nearest(run):
     code, out, err = run("lst", "attention")
     assert (code, out) == (2, "")
@@ -82,6 +89,7 @@ def test_a_missing_argument_is_named(run):
     code, out, err = run("list")
     assert (code, out) == (2, "")
     assert "KIND" in one_line(err)
+    assert "attention, models, tasks, instruments, recipes, studies" in err
 
 
 def test_a_bad_kind_offers_the_nearest(run):
@@ -160,6 +168,17 @@ def test_doctor_builds_the_kernels_or_says_why_not(run, monkeypatch, tmp_path):
     (wrong,) = [check for check in json.loads(out)["checks"] if check["status"] == "wrong"]
     assert (code, wrong["name"]) == (1, "cpu kernels")
     assert "no C++ compiler" in wrong["found"] and "install" in wrong["advice"]
+
+
+def test_doctor_says_that_there_is_no_compiler(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("LINNET_BACKEND", "torch")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, _ = run("doctor", "--json")
+    found = {check["name"]: check for check in json.loads(out)["checks"]}["cpu kernels"]
+    assert (code, found["status"]) == (0, "missing")
+    assert "no C++ compiler" in found["found"] and "install g++ or clang" in found["advice"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_doctor_without_data(monkeypatch, tmp_path):

@@ -101,6 +101,12 @@ def test_a_dump_is_a_recipe_that_gives_the_same(name, tmp_path):
         ("[train]\nstep = 3", "'step': did you mean 'steps'?"),
         ("[data]\ncontxt = 3", "'contxt': did you mean 'context'?"),
         ("train = 3", "train is 3: it must be a table"),
+        ("[train]\nepochs = 3", "unknown key of train 'epochs': did you mean 'train.steps'? "),
+        ("[model]\npreset = 'vanilla_lm_small'\nattention = 'lln'", "did you mean 'model.layers'? "),
+        ("steps = 3", "unknown key 'steps': did you mean 'train.steps'? "),
+        ("width = 3", "unknown key 'width': did you mean 'model.width'? "),
+        ("context = 3", "unknown key 'context': did you mean 'data.context'? "),
+        ("epochs = 3", "unknown key 'epochs': did you mean 'train.steps'? "),
         ("[train]\nsteps = '10'", "train.steps is '10'"),
         ("[train]\nsteps = 10.0", "train.steps is 10.0"),
         ("[train]\nsteps = true", "train.steps is True"),
@@ -161,6 +167,8 @@ def test_a_mistake_is_one_line(text, named, tmp_path, capfd):
         (["smoke", "--set", "seed.x=3"], "seed is not a table"),
         (["smoke", "--set", "train.steps=many"], "train.steps is 'many'"),
         (["smoke", "--set", "train.stepz=3"], "did you mean 'steps'?"),
+        (["smoke", "--set", "steps=5"], "unknown key 'steps': did you mean 'train.steps'? "),
+        (["smoke", "--set", "train.steps=5", "--set", "train.warmup=6"], "warmup is 6: it must not exceed steps, 5"),
         (["smoke", "--set", "data.path="], "linnet: data.path is empty\n"),
         (["smoke", "--set", "model.layers=diag"], 'it must be a list such as ["diag", "norm"]'),
     ],
@@ -170,6 +178,20 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments, named, capfd):
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert named in err
+
+
+def test_a_warm_up_of_the_recipe_is_cut_to_fewer_steps_with_a_warning(tmp_path):
+    recipe, said = tmp_path / "my.toml", []
+    recipe.write_text("[train]\nsteps = 100\nwarmup = 10\n")
+    assert load_recipe(recipe, ["train.steps=10"], said.append).train.warmup == 10
+    assert said == []
+    assert load_recipe(recipe, ["train.steps=4"], said.append).train.warmup == 4
+    assert said == [f"train.warmup is 10 in {recipe}: it is cut to train.steps, 4"]
+    with pytest.raises(InputError, match="warmup is 10: it must not exceed steps, 4"):
+        load_recipe(recipe, ["train.steps=4", "train.warmup=10"])
+    recipe.write_text("[train]\nsteps = 4\nwarmup = 10\n")
+    with pytest.raises(InputError, match="warmup is 10: it must not exceed steps, 4"):
+        load_recipe(recipe)
 
 
 def test_text_in_another_encoding_is_named_by_line(tmp_path):

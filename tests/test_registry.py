@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from linnet.errors import InputError
+from linnet.models.presets import list_models, preset
 from linnet.registry import ATTENTION, STUDY, Registry
 
 
@@ -65,6 +66,17 @@ def test_an_unknown_name_offers_the_nearest(birds: Registry):
     with pytest.raises(InputError) as error:
         birds["fnich"]
     assert str(error.value) == "unknown bird 'fnich': did you mean 'finch'? one of finch, heavy, sea/gull"
+
+
+def test_of_many_names_the_nearest_five_are_printed_and_the_command_that_lists_all():
+    with pytest.raises(InputError) as error:
+        preset("vanila_lm")
+    line = str(error.value)
+    assert line.startswith("unknown model 'vanila_lm': did you mean 'vanilla_lm'? near are ")
+    assert line.endswith(f"; `linnet list models` prints all {len(list_models())}")
+    near = line.split("near are ")[1].split(";")[0].split(", ")
+    assert len(near) == 5 and set(near) <= set(list_models())
+    assert len(line) < 250
 
 
 def test_names_of_attention_are_known_without_torch():

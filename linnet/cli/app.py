@@ -37,6 +37,7 @@ def linnet(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of a failure; before COMMAND.")] = False,
 ) -> None:
     """Transformers whose cost grows linearly with length.
 
@@ -46,13 +47,14 @@ def linnet(
     Example:
       linnet list attention
     """
-    del version  # its callback has already run
+    del version, debug  # a callback and `run` have acted
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 
 
 for _name in COMMANDS:
-    app.command(_name)(import_module(f"linnet.cli.{_name}").command)
+    _hint = f"`linnet --debug {_name} ...` prints the traceback of a failure."
+    app.command(_name, epilog=_hint)(import_module(f"linnet.cli.{_name}").command)
 
 
 def run(args: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shutil
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -113,9 +114,13 @@ def _data(place: str | None) -> Check:
 
 def _kernels(build: bool) -> Check:
     """Whether the CPU kernels are compiled, and if not, why; compiles them only if `build`."""
-    from linnet.ops.cpu.build import built, load, refused
+    from linnet.ops.cpu.build import COMPILERS, built, load, refused
 
     if not build and built() is None and not refused():
+        if not any(map(shutil.which, COMPILERS)):
+            advice = "install g++ or clang, then `linnet doctor --build`; until then the PyTorch path is used"
+            found = f"no C++ compiler: {', '.join(COMPILERS)} are not on the PATH"
+            return Check("cpu kernels", "missing", found, advice)
         advice = "nothing: the first use compiles them, or `linnet doctor --build`"
         return Check("cpu kernels", "missing", "not compiled yet", advice)
     found = load(again=build)  # compiles nothing if the cache is refused

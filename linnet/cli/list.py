@@ -77,12 +77,15 @@ COLUMNS = {
     },
 }
 Kind = Annotated[
-    str, typer.Argument(help="attention, models, tasks, instruments, recipes or studies.", metavar="KIND")
+    str,
+    typer.Argument(
+        help="attention, models, tasks, instruments, recipes or studies.", metavar="KIND", show_default=False
+    ),
 ]
 
 
 def command(
-    kind: Kind,
+    kind: Kind = "",
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
@@ -96,6 +99,8 @@ def command(
       linnet list attention
       linnet list models --json
     """
+    if not kind:
+        raise InputError(f"KIND is missing: one of {', '.join(KINDS)}")
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
     if json and markdown:

@@ -47,20 +47,21 @@ def command(
       linnet train recipes/stdlib.toml --dry-run
     """
     from linnet.config import load_recipe, recipe_path
+    from linnet.screen import Screen
     from linnet.train.check import check_config, check_out
 
-    config = load_recipe(recipe, (*(sets or ()), *(("data.skip_bad=true",) if skip_bad else ())))
+    screen = Screen(quiet=json)
+    config = load_recipe(recipe, (*(sets or ()), *(("data.skip_bad=true",) if skip_bad else ())), screen.warn)
     check_config(config)
     folder = out or Path("runs") / f"{recipe_path(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     check_out(folder)
 
-    from linnet.screen import Screen
     from linnet.train import run
 
     if dry_run:
-        _print_plan(run.dry_run(config, Screen(quiet=json)), json)
+        _print_plan(run.dry_run(config, screen), json)
     else:
-        print_outcome(run.start_run(config, folder, Screen(quiet=json)), json)
+        print_outcome(run.start_run(config, folder, screen), json)
 
 
 def print_outcome(outcome: "Outcome", json: bool) -> None:
