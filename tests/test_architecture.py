@@ -247,8 +247,8 @@ def test_every_locked_package_has_hashes_but_torch_and_triton():
         assert re.fullmatch(r"[a-z0-9-]+==[0-9.]+( +--hash=sha256:[0-9a-f]{64})+", line)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = (needed for extra, needed in project["optional-dependencies"].items() if extra != "peers")
-    wanted = {re.split(r"[^a-z-]", line)[0] for needed in (project["dependencies"], *extras) for line in needed}
-    apart = {re.split(r"[^a-z-]", line)[0] for line in lines("requirements-torch.txt")}
+    wanted = {re.split(r"[^a-z0-9-]", line)[0] for needed in (project["dependencies"], *extras) for line in needed}
+    apart = {re.split(r"[^a-z0-9-]", line)[0] for line in lines("requirements-torch.txt")}
     assert wanted - {line.split("==")[0] for line in pins} == apart == {"torch", "triton"}
 
 
