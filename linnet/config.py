@@ -80,6 +80,9 @@ def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
         return f"{'.'.join(path)} is missing"
     if kind == "string_too_short":
         return f"{'.'.join(path)} is empty"
+    if kind == "too_long" and fault["ctx"]["max_length"] > 2:  # a list of two is better shown
+        most = f"at most {fault['ctx']['max_length']:,} are allowed"
+        return f"{'.'.join(path)} has {len(fault['input']):,} entries: {most}"
     if kind in ("tuple_type", "too_short", "too_long", "missing"):
         path = path[:-1] if kind == "missing" else path  # pydantic names the entry that a list should have
         (example,) = cls.model_fields[loc[0]].examples or ("",)

@@ -119,8 +119,8 @@ def _kernels(build: bool) -> Check:
     if not build and built() is None and not refused():
         if not any(map(shutil.which, COMPILERS)):
             advice = "install g++ or clang, then `linnet doctor --build`; until then the PyTorch path is used"
-            found = f"no C++ compiler: {', '.join(COMPILERS)} are not on the PATH"
-            return Check("cpu kernels", "missing", found, advice)
+            absent = f"no C++ compiler: {', '.join(COMPILERS)} are not on the PATH"
+            return Check("cpu kernels", "missing", absent, advice)
         advice = "nothing: the first use compiles them, or `linnet doctor --build`"
         return Check("cpu kernels", "missing", "not compiled yet", advice)
     found = load(again=build)  # compiles nothing if the cache is refused

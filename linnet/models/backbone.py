@@ -228,10 +228,14 @@ class Model(nn.Module):
         return ids
 
 
-def count_parameters(config: ModelConfig) -> int:
-    """Trainable numbers of a model, shared ones counted once; the model is built without memory for them."""
+def build_on_meta(config: ModelConfig) -> Model:
+    """The model without memory for its parameters; raises where a mechanism refuses its options."""
     with torch.device("meta"), _NoNumbers():
-        model = Model(config)
+        return Model(config)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Number of trainable parameters, shared ones counted once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -32,7 +32,9 @@ Width = Annotated[int, Field(ge=1, le=10**7)]  # the size of a square matrix sti
 class ModelConfig(Settings):
     """One model; the defaults are those of TransNormer's language model."""
 
-    layers: Annotated[tuple[Layer, ...], Field(min_length=1, strict=False, examples=[["diag", "norm"]])]
+    layers: Annotated[
+        tuple[Layer, ...], Field(min_length=1, max_length=2**10, strict=False, examples=[["diag", "norm"]])
+    ]
     """The mechanism of each layer, from the first on; in "diag+norm" two run in parallel and are averaged."""
     width: Width
     heads: Width

@@ -66,11 +66,11 @@ class SavedRun:
 
     def parameters(self) -> int | None:
         """Number of parameters, counted without allocating them; None for a model that linnet cannot build."""
-        from linnet.models.backbone import count_parameters
+        from linnet.models.backbone import build_on_meta, count_parameters
         from linnet.models.presets import model_config
 
         try:
-            return count_parameters(model_config(self.section("model")))
+            return count_parameters(build_on_meta(model_config(self.section("model"))))
         except (LinnetError, RuntimeError, ArithmeticError):  # torch raises these for absurd sizes
             return None
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from linnet.config import RunConfig, load_recipe
 from linnet.errors import InputError, unknown
-from linnet.models.backbone import count_parameters
+from linnet.models.backbone import build_on_meta, count_parameters
 from linnet.models.config import ModelConfig
 from linnet.models.presets import model_config
 from linnet.registry import TASK
@@ -243,4 +243,4 @@ def model_without_data(config: RunConfig) -> ModelConfig:
 @cache
 def _parameters(model: str) -> int:
     """Number of trainable parameters, counted on the meta device."""
-    return count_parameters(ModelConfig.model_validate_json(model))
+    return count_parameters(build_on_meta(ModelConfig.model_validate_json(model)))

@@ -115,6 +115,10 @@ class Task(ABC):
         if model.positions == "learned" and model.max_length < context:
             raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
 
+    def at_once(self) -> tuple[int, int]:
+        """How many tokens a forward pass in training reads at least, and of how many it computes the logits."""
+        return 0, 0
+
     def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
         """Tokens as text, and the separator between two of them; by default their ids."""
         return [str(token) for token in ids], " "

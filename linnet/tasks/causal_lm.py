@@ -21,6 +21,11 @@ class CausalLM(TextTask):
 
     output = "causal_lm"
 
+    def at_once(self) -> tuple[int, int]:
+        """A batch of blocks, each of whose tokens is predicted."""
+        tokens, _ = super().at_once()
+        return tokens, tokens
+
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
         """`ids` and `targets` (B,N)."""
         ids, targets = self.blocks[split].causal(samples)

@@ -61,6 +61,10 @@ class Recall(Task):
         """The number of ids."""
         return self.planned_fields(self.data, self.config.pretrain)
 
+    def at_once(self) -> tuple[int, int]:
+        """A batch of samples, each as long as the context."""
+        return self.config.train.batch * self.data.context, 0
+
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of the first samples of each split, which changes if the generator does."""
         first = {split: self.batch(split, np.arange(HASHED), np.zeros(HASHED, np.int64)) for split in SPLITS}

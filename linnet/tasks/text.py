@@ -124,6 +124,10 @@ class TextTask(Task):
         """The vocabulary size, and the padding id."""
         return {"vocab_size": self.tokenizer.vocab_size, "pad": Tokenizer.pad}
 
+    def at_once(self) -> tuple[int, int]:
+        """A batch of blocks, each as long as the context."""
+        return self.config.train.batch * self.data.context, 0
+
     def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
         """The tokens as the tokenizer shows them."""
         return self.tokenizer.words(ids)

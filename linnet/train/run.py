@@ -18,7 +18,7 @@ import torch
 from linnet.config import RunConfig, dump_config, short
 from linnet.data.corpora import SPLITS
 from linnet.errors import InputError, LinnetError, unknown
-from linnet.models.backbone import Model, count_parameters
+from linnet.models.backbone import Model, build_on_meta, count_parameters
 from linnet.models.config import ModelConfig
 from linnet.models.loading import check_saved, load_weights, saved_checkpoint
 from linnet.models.presets import is_resolved, model_config
@@ -44,6 +44,7 @@ from linnet.train.device import pick_device, precision
 from linnet.train.environment import check_machine, checkpoint_state, compare_state, environment
 from linnet.train.log import RunLog
 from linnet.train.loop import Trainer, seed_of
+from linnet.train.memory import lack, machine_memory
 from linnet.train.pretraining import pretraining_config, take_over
 from linnet.train.size import planned_samples, planned_tokens
 
@@ -96,9 +97,19 @@ class Run:
         return self.given.model_copy(update={"model": table})
 
     @cached_property
+    def skeleton(self) -> Model:
+        """The model on the meta device, to count with; raises if the model cannot be built."""
+        return build_on_meta(self.model_config)
+
+    @cached_property
     def parameters(self) -> int:
-        """Number of trainable parameters, counted on the meta device; raises if the model cannot be built."""
-        return count_parameters(self.model_config)
+        """Number of trainable parameters."""
+        return count_parameters(self.skeleton)
+
+    @property
+    def lack(self) -> str | None:
+        """Why this machine has too little memory for the run, if that is certain."""
+        return lack(self.task, self.model_config, self.skeleton, machine_memory(pick_device(self.given.train).type))
 
     @cached_property
     def model(self) -> Model:
@@ -114,7 +125,12 @@ class Run:
     def check(self) -> None:
         """Prepare the data, and raise if the model does not fit them or cannot be built."""
         self.task.check_model(self.model_config)
-        _ = self.parameters
+        _ = self.skeleton
+
+    def check_memory(self) -> None:
+        """Raise if the run certainly needs more memory than there is."""
+        if self.lack is not None:
+            raise InputError(self.lack)
 
     def start(self) -> "Outcome":
         """Train from the beginning, in a new or empty folder."""
@@ -123,6 +139,7 @@ class Run:
         check_out(folder)
         check_machine(self.given)
         self.check()
+        self.check_memory()
         self.remark()
         _ = self.model  # before anything is written: it may not fit into memory
         try:
@@ -146,6 +163,7 @@ class Run:
         with RunLock(folder):
             self._warn(clean(folder, shared=True) or clean(folder / "checkpoints"))
             self.check()
+            self.check_memory()
             if not steps(folder / "checkpoints") or not (folder / "environment.json").exists():  # it starts again
                 self._describe()
             return self._train()
@@ -341,6 +359,8 @@ def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
     with TemporaryDirectory() as cache:
         run = Run(_with_data(config, few), None, screen, Path(cache))
         run.check()
+        if run.lack is not None:
+            screen.warn(run.lack)
         samples = made or {split: run.task.count(split) for split in SPLITS}
         run.remark()
     return {
