@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -221,6 +222,44 @@ def test_running_out_of_memory_is_not_reported_as_a_bug(run, monkeypatch):
     for ask in (lambda: bytearray(1 << 60), lambda: torch.empty(1 << 58)):
         monkeypatch.setitem(list_command.KINDS, "models", ask)
         assert run("list", "models") == (1, "", NO_MEMORY)
+
+
+def test_a_limit_on_memory_that_torch_does_not_fit_into_is_no_defect(tmp_path):
+    limited = f"ulimit -v 400000; exec {sys.executable} -m linnet audit norm"
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", NO_MEMORY)
+
+
+def test_a_limit_on_processes_is_one_line():
+    program = """
+import os, resource, sys
+import linnet.screen
+from linnet.cli.app import run
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+if os.getuid() == 0:
+    os.setuid(65534)  # the limit does not bind root
+sys.exit(run(["audit", "norm"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the limit is 1 (ulimit -u)" in one_line(done.stderr)
+
+
+def test_a_folder_whose_name_is_not_utf8(tmp_path):
+    """It is an ordinary folder: JSON has it escaped, and standard output has its bytes."""
+    folder = os.fsdecode(bytes(tmp_path) + b"/a\xff")
+    program = [sys.executable, "-m", "linnet"]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+
+    def call(*args):
+        return subprocess.run([*program, *args], capture_output=True, check=True, env=environment).stdout
+
+    out = call("train", "smoke", "--out", folder, "--set", "train.steps=1", "--set", "train.eval_every=0", "--json")
+    assert json.loads(out)["folder"] == folder
+    assert call("report", folder) == os.fsencode(f"{folder}/report.html\n")
+    assert "a\\udcff" in Path(folder, "report.html").read_text()
+    assert json.loads(call("verify", folder, "--json"))["folder"] == folder
+    assert os.fsencode(folder) in call("resume", folder)
 
 
 def test_json_has_null_for_a_number_that_is_not_finite(capsys):

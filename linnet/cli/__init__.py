@@ -19,7 +19,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print only JSON on standard 
 
 def print_json(data: object) -> None:
     """Print the result of a command as JSON; JSON has no inf or NaN, so they become null."""
-    print(json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False)
+    print(text.encode(errors="backslashreplace").decode())  # a file's name need not be text; JSON has this escape
 
 
 def _finite(data: object) -> object:

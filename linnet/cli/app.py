@@ -3,9 +3,12 @@
 To add a command, write `linnet/cli/<name>.py` with a function `command` and add the name to COMMANDS.
 """
 
+import io
 import os
+import resource
 import shlex
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated
@@ -21,6 +24,8 @@ COMMANDS = (
     *("demo", "train", "resume", "evaluate", "generate", "export", "verify"),
     *("data", "analyze", "report", "bench", "audit", "reproduce", "list", "doctor"),
 )
+
+FEW_THREADS = 4096  # a limit on processes from here on is not worth a check
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 100})
 
@@ -65,6 +70,7 @@ def run(args: Sequence[str]) -> int:
     if list(args[:1]) == ["--debug"]:
         return _invoke(args[1:])
     try:
+        _check_threads(args)
         return _invoke(args)
     except LinnetError as error:
         return _fail(str(error), error.exit_code)
@@ -88,8 +94,30 @@ def _invoke(args: Sequence[str]) -> int:
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Whether memory ran out. On a CPU, torch has no exception of its own for that, so the message decides."""
-    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
+    """Whether Python, torch, which has no error of its own for a CPU, or the loader of libraries was refused memory."""
+    said = ("allocate memory", "out of memory", "failed to map segment")
+    return isinstance(error, MemoryError) or any(words in str(error) for words in said)
+
+
+def _check_threads(args: Sequence[str]) -> None:
+    """Raise if a low limit on processes leaves too few threads: the libraries that start them would end the program."""
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if not 0 <= limit < FEW_THREADS or list(args[:1]) == ["list"]:
+        return
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait) for _ in range(3 * (os.cpu_count() or 1))]  # OpenMP, BLAS, tokenizers
+    started = []
+    try:
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        need = f"linnet may start {len(threads)} threads, and could start {len(started)}"
+        raise LinnetError(f"too few threads are allowed: {need}; the limit is {limit} (ulimit -u)") from None
+    finally:
+        done.set()
+        for thread in started:
+            thread.join()
 
 
 def _fail(message: str, code: int) -> int:
@@ -112,4 +140,6 @@ def _fill_standard_descriptors() -> None:
 def main() -> None:
     """Entry point of the `linnet` script."""
     _fill_standard_descriptors()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="surrogateescape")  # a folder's name that is not text is printed as it is
     sys.exit(run(sys.argv[1:]))

@@ -34,8 +34,8 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """`write_atomic` for text, as UTF-8."""
-    write_atomic(path, text.encode())
+    """`write_atomic` for text, as UTF-8; what is not text, such as a file's name may hold, is written as an escape."""
+    write_atomic(path, text.encode(errors="backslashreplace"))
 
 
 def write_json(path: str | Path, value: object) -> None:

@@ -88,6 +88,12 @@ def test_no_new_tokens(tiny):
     assert torch.equal(tiny("elu_lm").generate(ids, max_new_tokens=0), ids)
 
 
+@pytest.mark.parametrize("top_p", [1e-300, 1e-45, 1e-10])
+def test_the_smallest_nucleus_is_the_likeliest_token(top_p, tiny):
+    model, ids = tiny("transnormer_t2_lm"), torch.randint(61, (2, 5))
+    assert torch.equal(model.generate(ids, 5, top_p=top_p), model.generate(ids, 5, temperature=0.0))
+
+
 @pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_p": 0.3}, {"top_k": 5, "top_p": 0.5}, {"temperature": 0.5}])
 def test_samples_follow_the_distribution(tiny, limits):
     """With many rows of one prompt, the first new token has the frequencies of the definition."""

@@ -4,7 +4,6 @@ A token is a grey level, 0 to 255; 0 is an ordinary token, not padding. The last
 for validation.
 """
 
-import io
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,6 +16,7 @@ from linnet.data.lra.sources import data_folder, read_files
 from linnet.errors import InputError
 
 PIXELS = 32 * 32
+LARGEST_GREY = 1 << 28  # bytes of all arrays, unpacked; CIFAR-10 in grey levels has 62 million
 RECORD = 1 + 3 * PIXELS  # a label, then red, green and blue
 CLASSES = 10
 VALID_SHARE = 10  # one in ten
@@ -55,7 +55,10 @@ def to_sequences(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Sequen
 def _read_grey(path: Path) -> tuple[Pictures, Pictures]:
     """Read pictures that are stored as grey levels."""
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            size = sum(part.file_size for part in file.zip.infolist())
+            if size > LARGEST_GREY:
+                raise InputError(f"it unpacks to {size:,} bytes, and at most {LARGEST_GREY:,} are read")
             x, y, x_test, y_test = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
     except Exception as error:  # noqa: BLE001  zipfile, zlib and numpy each raise their own errors for damage
         raise InputError(f"{path} is not an intact file of grey pictures: {error}") from None

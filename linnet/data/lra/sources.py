@@ -15,7 +15,10 @@ from typing import IO, Any, NamedTuple
 
 from linnet.errors import InputError
 
-LARGEST = 1 << 28  # bytes of one file in an archive; a batch of CIFAR-10 has 31 million bytes
+LARGEST = 1 << 28  # bytes of one file in an archive; a batch of CIFAR-10 has 31 million
+LARGEST_XZ = 1 << 30  # bytes of a table, unpacked; the 25,000 reviews of a split have 33 million
+LARGEST_ARCHIVE = 1 << 36  # bytes of an archive, unpacked
+LONGEST_ROW = 1 << 26  # bytes
 COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 Progress = Callable[[int, int], None]
 Wanted = Callable[[PurePosixPath], bool]
@@ -61,6 +64,8 @@ def _read_archive(path: Path, wanted: Wanted, progress: Progress | None) -> Iter
             total = path.stat().st_size
             for member in archive:
                 name = PurePosixPath(member.name)
+                if member.offset > LARGEST_ARCHIVE:
+                    raise InputError(f"{path} unpacks to more than {LARGEST_ARCHIVE:,} bytes, which is too large")
                 if member.size > LARGEST:
                     raise InputError(f"{path}: {name} has {member.size:,} bytes, which is too large")
                 content = archive.extractfile(member) if member.isfile() and wanted(name) else None
@@ -111,7 +116,11 @@ def read_rows(path: Path, columns: int) -> Iterator[tuple[str, list[bytes]]]:
     """
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_ROW + 1), b""), 1):
+                if len(line) > LONGEST_ROW:
+                    raise InputError(f"{path}, line {number}: it has more than {LONGEST_ROW:,} bytes")
+                if path.suffix == ".xz" and file.tell() > LARGEST_XZ:
+                    raise InputError(f"{path} unpacks to more than {LARGEST_XZ:,} bytes, which is too large")
                 if row := line.removesuffix(b"\n").removesuffix(b"\r"):
                     cells = row.split(b"\t")
                     if len(cells) != columns:

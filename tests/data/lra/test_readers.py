@@ -12,7 +12,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from linnet.data.lra import image, retrieval, text
+from linnet.data.lra import image, retrieval, sources, text
 from linnet.errors import InputError
 
 
@@ -391,3 +391,27 @@ def test_the_real_data(data_dir):
     assert np.bincount(pictures["test"].labels).tolist() == [1000] * 10
     pairs = retrieval.read_small(retrieval.default_path(), 4000)
     assert [len(p) for p in pairs.values()] == [2212, 224, 190]
+
+
+def test_what_unpacks_to_more_than_any_data_set_is_refused_in_one_line(tmp_path, monkeypatch):
+    rows = b"1\ta\t" + b"x" * 90 + b"\n"
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.tsv.xz").write_bytes(lzma.compress(rows * 1000))
+    monkeypatch.setattr(sources, "LARGEST_XZ", 50_000)
+    with pytest.raises(InputError, match=r"train.tsv.xz unpacks to more than 50,000 bytes, which is too large"):
+        text.read_text(tmp_path, 100)
+    monkeypatch.setattr(sources, "LONGEST_ROW", 80)
+    with pytest.raises(InputError, match=r"train.tsv.xz, line 1: it has more than 80 bytes"):
+        text.read_text(tmp_path, 100)
+    np.savez_compressed(tmp_path / "cifar10_gray.npz", x_train=np.zeros((1 << 28) + 1, np.uint8))
+    with pytest.raises(InputError, match=r"it unpacks to 268,435,[0-9]+ bytes, and at most 268,435,456 are read"):
+        image.read_image(tmp_path)
+    packed = tmp_path / "aclImdb_v1.tar"
+    with tarfile.open(packed, "w") as file:
+        for number in range(30):
+            info = tarfile.TarInfo(f"other/{number}")
+            info.size = 1000
+            file.addfile(info, io.BytesIO(bytes(1000)))
+    monkeypatch.setattr(sources, "LARGEST_ARCHIVE", 20_000)
+    with pytest.raises(InputError, match=r"aclImdb_v1.tar unpacks to more than 20,000 bytes"):
+        text.read_text(packed, 100)
