@@ -158,6 +158,8 @@ class TrainConfig(Settings):
     eval_every: Every = 100
     eval_batches: Every = 0
     save_every: Every = 100
+    keep_last: Count = 2
+    keep_every: Every = 0
     log_every: Count = 10
     instruments: Annotated[tuple[str, ...], Field(strict=False, examples=[["entropy", "temperature"]])] = ()
     instrument_every: Every = 100

@@ -63,7 +63,7 @@ def command(
     from linnet.instruments.analyze import chosen, measure, remarks, rows
     from linnet.instruments.plots import save_drawings
     from linnet.screen import Screen
-    from linnet.storage import read_metrics, write_json
+    from linnet.storage import IDLE, clean, read_metrics, write_json
 
     chosen(names or ())
     if text and samples:
@@ -91,6 +91,7 @@ def command(
     analysis["separator"] = separator
     analysis["command"] = shlex.join(["linnet", "analyze", str(folder), *options])
     target.mkdir(parents=True, exist_ok=True)
+    clean(target, IDLE, shared=True)  # what a killed analysis left
     write_json(target / "analysis.json", analysis)
     files = [target / "analysis.json", *(save_drawings(analysis, target, kind or "png") if drawn else ())]
     if json:

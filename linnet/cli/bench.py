@@ -176,8 +176,10 @@ def _check_folder(out: Path) -> None:
 def _run(bench: "Bench", effort: Any, out: Path | None, command: str, screen: "Screen") -> dict[str, Any]:
     """Run one benchmark with progress; in `out` it is NAME.partial.json until it is complete."""
     from linnet.bench.measure import run_bench
-    from linnet.storage import write_json
+    from linnet.storage import IDLE, beside, clean, write_json
 
+    for place in [] if out is None else [out, beside(out, ".md").absolute().parent]:
+        clean(place, IDLE, shared=True)  # what a killed benchmark left, there or beside the page
     partial = out / f"{bench.name}.partial.json" if out is not None else None
     try:
         result = run_bench(bench, effort, partial, screen.work(f"measuring {bench.name}"))

@@ -132,10 +132,11 @@ def steps(folder: str | Path) -> list[int]:
     return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-(0|[1-9][0-9]*)", name))
 
 
-def to_keep(folder: str | Path, step: int, best: int | None) -> set[int]:
-    """The steps that `prune` should keep after a save at `step`: that one, the one before it, and the best."""
-    last_two = [n for n in steps(folder) if n <= step][-2:]
-    return {*last_two, *([] if best is None else [best])}
+def to_keep(folder: str | Path, step: int, best: int | None, last: int = 2, every: int = 0) -> set[int]:
+    """What `prune` should keep after a save at `step`: the `last` up to it, the best, and multiples of `every`."""
+    saved = [n for n in steps(folder) if n <= step]
+    regular = [n for n in saved if every and n % every == 0]
+    return {*saved[-last:], *regular, *([] if best is None else [best])}
 
 
 def prune(folder: str | Path, keep: set[int]) -> str:

@@ -208,14 +208,15 @@ class Trainer:
         return True
 
     def _save(self, log: RunLog) -> None:
-        """Write a checkpoint of this step; keep only the last two and the best."""
+        """Write a checkpoint of this step and remove those that the configuration does not keep."""
         weights, moments = self.model.state_dict(), optimizer_tensors(self.model, self.optimizer)
         bad = bad_tensors({**weights, **moments})
         if bad:
             raise NonFiniteError(f"step {self.at.step}: {bad[0]} is not finite; the checkpoint was not written")
         state = {**self.state, "position": self.at.model_dump(), "metrics": log.sync()}
         save_checkpoint(self.checkpoints, self.at.step, weights, moments, state)
-        failure = prune(self.checkpoints, to_keep(self.checkpoints, self.at.step, self.at.best_step))
+        rule = (self.train.keep_last, self.train.keep_every)
+        failure = prune(self.checkpoints, to_keep(self.checkpoints, self.at.step, self.at.best_step, *rule))
         if failure and not self._warned:
             log.screen.warn(f"{failure}; old checkpoints stay until the run is resumed")
         self._saved, self._warned = self.at.step, self._warned or bool(failure)

@@ -1,6 +1,7 @@
 """`linnet bench`: tables, JSON, a page with figures; Ctrl-C prints the results so far."""
 
 import json
+import os
 
 import pytest
 from PIL import Image
@@ -28,7 +29,13 @@ def test_json_is_all_there_is_on_standard_output(run):
 
 def test_a_folder_gets_json_pictures_and_a_page(run, tmp_path):
     folder = tmp_path / "mine"
+    folder.mkdir()
+    left = [place / ".linnet-x-999999999-0123abcd.tmp" for place in (tmp_path, folder)]  # no process has such a number
+    for path in left:
+        path.touch()
+        os.utime(path, (0, 0))
     code, out, _ = run("bench", "model", "decode", "--quick", "--only", "norm", "--out", folder)
+    assert not any(path.exists() for path in left)
     assert code == 0
     assert {path.name for path in folder.iterdir()} == {
         *("model.json", "decode.json", "model.png", "layer.png", "decode.png")

@@ -218,6 +218,15 @@ def test_the_newest_checkpoint_is_chosen_by_number(tmp_path):
     assert steps(tmp_path) == [9, 10, 100]
 
 
+def test_the_configuration_decides_how_many_are_kept(tmp_path):
+    for step in (5, 10, 15, 20, 25):
+        save(tmp_path, step)
+    assert to_keep(tmp_path, 25, 5, last=1) == {5, 25}
+    assert to_keep(tmp_path, 25, None, last=3) == {15, 20, 25}
+    assert to_keep(tmp_path, 25, None, last=1, every=10) == {10, 20, 25}
+    assert to_keep(tmp_path, 25, None, last=100) == {5, 10, 15, 20, 25}
+
+
 def test_the_last_two_and_the_best_are_kept(tmp_path):
     for step in (5, 10, 15, 20, 25):
         save(tmp_path, step)

@@ -74,6 +74,14 @@ def test_the_files_of_a_run(config, tmp_path):
     assert [record["step"] for record in read_metrics(tmp_path / "run/timings.jsonl")] == [3, 4, 6, 6]
 
 
+def test_a_run_keeps_the_checkpoints_that_it_is_told_to(config, tmp_path, last):
+    start_run(config(), tmp_path / "a", QUIET)
+    start_run(config(save_every=1, keep_last=1, keep_every=2), tmp_path / "b", QUIET)
+    kept = steps(tmp_path / "b/checkpoints")
+    assert {2, 4, 6} <= set(kept) and len(kept) <= 4  # and the best
+    assert last(tmp_path / "a") == last(tmp_path / "b")
+
+
 def test_the_configuration_of_a_run_gives_the_run_again(config, tmp_path, last):
     start_run(config(steps=3), tmp_path / "a", QUIET)
     again = load_recipe(tmp_path / "a/config.toml")
