@@ -21,7 +21,7 @@ from linnet.errors import LinnetError
 
 # In the order of `linnet --help`.
 COMMANDS = (
-    *("demo", "train", "resume", "evaluate", "generate", "export", "verify"),
+    *("demo", "train", "resume", "evaluate", "generate", "export", "verify", "repair"),
     *("data", "analyze", "report", "bench", "audit", "reproduce", "list", "doctor"),
 )
 

@@ -1,0 +1,55 @@
+"""Put a broken run folder in order: leftovers go, damaged checkpoints are set aside, and none is deleted."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from linnet.errors import InputError
+from linnet.storage.checkpoint import CheckpointError, read_checkpoint, steps
+from linnet.storage.files import clean, one_line_errors, sync_folder
+from linnet.storage.run import RunLock
+
+DAMAGED = "damaged"  # the folder for what is set aside
+
+
+class Repaired(NamedTuple):
+    """What was removed, what was set aside and why, and the steps of the checkpoints that are whole."""
+
+    removed: list[str]
+    damaged: dict[str, str]
+    steps: list[int]
+    failure: str
+
+
+def repair(folder: str | Path) -> Repaired:
+    """Remove what killed processes left in a run, and move damaged checkpoints to `damaged/`, in a locked folder."""
+    folder = Path(folder)
+    if not (folder / "config.toml").is_file():
+        what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
+        raise InputError(f"{folder} {what}")
+    checkpoints = folder / "checkpoints"
+    with RunLock(folder):
+        places = (folder, checkpoints)
+        before = {path for place in places for path in place.glob(".linnet-*.tmp")}
+        failure = clean(folder, shared=True) or clean(checkpoints)
+        removed = sorted(str(path.relative_to(folder)) for path in before if not path.exists())
+        damaged = {}
+        for step in steps(checkpoints):
+            path = checkpoints / f"step-{step}"
+            try:
+                read_checkpoint(path)
+            except CheckpointError as error:
+                damaged[str(_set_aside(path, folder / DAMAGED).relative_to(folder))] = str(error)
+    return Repaired(removed, damaged, steps(checkpoints), failure)
+
+
+def _set_aside(path: Path, place: Path) -> Path:
+    """Move a checkpoint to a folder, under a name that is free there."""
+    with one_line_errors("move", path):
+        place.mkdir(exist_ok=True)
+        taken = {entry.name for entry in place.iterdir()}
+        names = (path.name if number == 0 else f"{path.name}.{number}" for number in range(len(taken) + 1))
+        target = place / next(name for name in names if name not in taken)
+        path.rename(target)
+        sync_folder(place)
+        sync_folder(path.parent)
+    return target

@@ -1,0 +1,41 @@
+"""A broken run folder is put in order: leftovers go, damaged checkpoints are set aside, the rest stays as it is."""
+
+import pytest
+
+from linnet.cli.app import run
+from linnet.errors import InputError
+from linnet.storage.repair import repair
+from tests.storage.faults import contents, save
+
+
+def test_damaged_checkpoints_are_set_aside_and_leftovers_removed(tmp_path, capsys):
+    (tmp_path / "config.toml").write_text("seed = 0\n")
+    checkpoints = tmp_path / "checkpoints"
+    for step in (1, 2, 3):
+        save(checkpoints, step)
+    left = checkpoints / ".linnet-step-4-999999999-0123abcd.tmp"  # no process has such a number
+    left.mkdir()
+    whole = contents(checkpoints / "step-2")
+    for step in (1, 3):
+        (checkpoints / f"step-{step}/model.safetensors").write_bytes(b"damage")
+    broken = contents(checkpoints / "step-3")
+    found = repair(tmp_path)
+    assert found.removed == [f"checkpoints/{left.name}"]
+    assert list(found.damaged) == ["damaged/step-1", "damaged/step-3"]
+    assert "model.safetensors is damaged" in found.damaged["damaged/step-3"]
+    assert (found.steps, found.failure) == ([2], "")
+    assert contents(tmp_path / "damaged/step-3") == broken
+    assert contents(checkpoints / "step-2") == whole
+    assert repair(tmp_path) == ([], {}, [2], "")
+    save(checkpoints, 3)
+    (checkpoints / "step-3/manifest.json").unlink()
+    assert list(repair(tmp_path).damaged) == ["damaged/step-3.1"]
+    assert contents(tmp_path / "damaged/step-3") == broken
+    assert run(["repair", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"whole: step 2; `linnet resume {tmp_path}` goes on from the newest\n"
+
+
+def test_what_is_no_run_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"is not a run: it has no config.toml"):
+        repair(tmp_path)
+    assert list(tmp_path.iterdir()) == []
