@@ -4,12 +4,13 @@
 then what the mechanism adds, and last, where features depend on positions, the number of positions so far.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
+from linnet.attention.relative import RelativePositions
 from linnet.attention.rows import Kernel, exponentials
 from linnet.config import Settings
 from linnet.ops import exponential, linear, reference
@@ -23,7 +24,7 @@ class FeatureCore(Core):
 
     normalize: bool = True
     counted: bool = False  # features depend on positions, so that a state counts them
-    wide: ClassVar[bool] = False  # half precision is widened before the feature map
+    wide: bool = False  # half precision is widened before the feature map
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: Settings) -> None:
         super().__init__(heads, head_dim, causal, options)
@@ -112,7 +113,23 @@ class LogFeatures(NamedTuple):
 
 
 class LogFeatureCore(Core):
-    """A_ts = phi(q_t) . phi(k_s) divided by its sum over the visible s, with phi given by its logarithm."""
+    """A_ts = phi(q_t) . phi(k_s) divided by its sum over the visible s, with phi given by its logarithm.
+
+    The exponential of a turned vector is not a turned exponential, so positions turn q and k before the feature map.
+    """
+
+    positions: RelativePositions
+
+    @property
+    def counted(self) -> bool:
+        """Whether features depend on positions, so that a state counts them."""
+        return self.positions.kind != "none"
+
+    def turned(self, q: Tensor, k: Tensor, where: Layout) -> tuple[Tensor, ...]:
+        """q and k in float32 or wider, turned by position; q and k themselves without positions."""
+        if not self.counted:
+            return q, k
+        return self.positions(where.position, *(x.to(accumulator(x.dtype)) for x in (q, k)))
 
     def log_features(self, q: Tensor, k: Tensor, where: Layout, causal: bool, past: State = ()) -> LogFeatures:
         """The logarithms in float32 or wider; `past` is what a state keeps besides S, z and m."""
@@ -136,10 +153,14 @@ class LogFeatureCore(Core):
         return exponentials(*self.log_features(q.double(), k.double(), where, self.causal).products())
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
+        """The state: the sums, what the features keep, and the number of positions (B,) where they matter."""
+        if self.counted:
+            state, start = (None, None) if state is None else (state[:-1], state[-1])
+            where = where.after(start)
         sums, past = (None, ()) if state is None else self._unpack(state)
         phi = self.log_features(q, k, where, True, past)
         o, after = self._sum(phi, v, where, True, sums)
-        return o, self._pack(after, phi.kept)
+        return o, (*self._pack(after, phi.kept), *([where.lengths(len(q))] if self.counted else ()))
 
     def _pack(self, sums: State, kept: State) -> State:
         """A state of S, z and m and of what the features keep."""

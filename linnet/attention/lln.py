@@ -2,6 +2,7 @@
 
 o_t = sum_s A_ts v_s / sum_s A_ts with A_ts = sum_c e^(alpha q_tc + beta k_sc). alpha and beta give ln A the variance
 that softmax scores would have, sigma_q^2 sigma_k^2. They carry no gradient and are not stored in a buffer.
+Positions turn q and k before the feature map, so weights then depend on both positions, not on their difference alone.
 """
 
 import math
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from linnet.attention.features import LogFeatureCore, LogFeatures
+from linnet.attention.relative import Positions, RelativePositions
 from linnet.config import Settings
 from linnet.errors import UnsupportedError
 from linnet.ops.cpu.decode import Mechanism, Stepper
@@ -32,10 +34,14 @@ SMALLEST = 1e-4  # deviations are at least this, so that constant input gives fi
 
 
 class LlnOptions(Settings):
-    """The tokens that deviations cover (None: "prefix" where causal, else "sample"), and the curve to match."""
+    """The tokens that deviations cover (None: "prefix" where causal, else "sample"), and the curve to match.
+
+    `positions` turns q and k.
+    """
 
     statistics: Literal["sample", "prefix", "tensor"] | None = None
     match: Literal["variance", "paper"] = "variance"
+    positions: Positions = "none"
 
 
 class Moments(NamedTuple):
@@ -114,7 +120,6 @@ class LlnAttention(LogFeatureCore):
     what = "exponential features, matched in log-variance to softmax"
     paper = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
     cost = "N D^2"
-    state_types = ("sum", "moment")
     Options = LlnOptions
     options: LlnOptions
 
@@ -122,6 +127,8 @@ class LlnAttention(LogFeatureCore):
         super().__init__(heads, head_dim, causal, options)
         if causal and options.statistics == "sample":
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
+        self.positions = RelativePositions(options.positions, head_dim)
+        self.state_types = ("sum", "moment") + ("count",) * self.counted
         curve = (0.0, RELEASED_A, RELEASED_B) if options.match == "paper" else interpolated(head_dim)
         if options.statistics != "tensor":
             self.stepper = Stepper(Mechanism("exp", ("Szm", "moments"), curve=curve), heads, head_dim)
@@ -155,6 +162,7 @@ class LlnAttention(LogFeatureCore):
         return alpha, beta, kept
 
     def log_features(self, q: Tensor, k: Tensor, where: Layout, causal: bool, past: State = ()) -> LogFeatures:
+        q, k = self.turned(q, k, where)
         alpha, beta, moments = self.scales(q, k, causal, where, *past)
         return LogFeatures(q.to(alpha.dtype), k.to(alpha.dtype), alpha, beta, (moments,))
 
@@ -170,4 +178,16 @@ class LlnAttention(LogFeatureCore):
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         H, D = self.heads, self.head_dim
-        return [(B, H, D * (E + 2)), (B, H, 6)]
+        shapes: list[tuple[int | None, ...]] = [(B, H, D * (E + 2)), (B, H, 6)]
+        return shapes + [(B,)] * self.counted
+
+    def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
+        return None if self.counted else super().quick_step(q, k, v, state)
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+        if self.counted and self.stepper is not None:  # its kernel reads q and k as they are, so they are turned first
+            turned_q, turned_k = self.positions(state[-1][:, None], q, k)
+            quick = self.stepper.step(turned_q, turned_k, v, state[:-1])
+            if quick is not None:
+                return quick[0], (*quick[1], state[-1] + 1)
+        return super().advance(q, k, v, state)

@@ -1,7 +1,7 @@
 """LLN+Diag (arXiv 2311.13541): Linear Log-Normal attention and softmax inside blocks, in parallel on the same q, k, v.
 
 The block-diagonal branch restores the short range that LLN dilutes. The paper averages the two branches; its released
-code can also learn a weight for each head and channel.
+code can also learn a weight for each head and channel. Positions turn the q and k of both branches.
 """
 
 from typing import Annotated, Literal
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from linnet.attention.base import Core
 from linnet.attention.diag import DiagAttention, DiagOptions
 from linnet.attention.lln import LlnAttention, LlnOptions
+from linnet.attention.relative import RelativePositions
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops.exp_block import exp_block_mean
 from linnet.ops.masks import Layout
@@ -43,6 +44,7 @@ class LlnDiagAttention(Core):
         self.lln = LlnAttention(
             heads, head_dim, causal, LlnOptions(statistics=options.statistics, match=options.match)
         )
+        self.positions = RelativePositions(options.positions, head_dim)
         blocks = DiagOptions(block=options.block or head_dim, positions="none")
         self.diag = DiagAttention(heads, head_dim, causal, blocks)
         self.state_types = (*self.lln.state_types, *self.diag.state_types)
@@ -73,6 +75,7 @@ class LlnDiagAttention(Core):
         return near + self.r.to(far.dtype) * (far - near)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        q, k = self.positions(where.position, q, k)
         if self.options.mix == "average":
             alpha, beta, _ = self.lln.scales(q, k, causal, where)
             o = exp_block_mean(q, k, v, where, self.diag.options.block, ExpRule(causal, alpha, beta))  # M15
@@ -84,16 +87,19 @@ class LlnDiagAttention(Core):
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         if not self.has_weights:
             raise self._no_weights()
+        q, k = self.positions(where.position, q, k)
         far = self.lln.dense(q, k, where, causal)
         return self._mix(far, self.diag.dense(q, k, where, causal))
 
     def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
         if not self.has_weights:
             raise self._no_weights()
+        q, k = self.positions(torch.arange(q.shape[2], device=q.device), q, k)
         return self._mix(self.lln.rows(q, k, start, stop), self.diag.rows(q, k, start, stop))
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
-        """The state: the two tensors of `lln`, then the four of `diag`."""
+        """The state: the two tensors of `lln`, then the four of `diag`, of which the last counts positions."""
+        q, k = self.positions(where.after(None if state is None else state[-1]).position, q, k)
         far, after_far = self.lln.extend(q, k, v, where, None if state is None else state[:2])
         near, after_near = self.diag.extend(q, k, v, where, None if state is None else state[2:])
         return self._mix(far, near), (*after_far, *after_near)
@@ -102,6 +108,7 @@ class LlnDiagAttention(Core):
         return self.lln.state_shapes(B, E) + self.diag.state_shapes(B, E)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+        q, k = self.positions(state[-1][:, None], q, k)
         far, after_far = self.lln.quick_step(q, k, v, state[:2]) or self.lln.advance(q, k, v, state[:2])
         near, after_near = self.diag.advance(q, k, v, state[2:])
         return self._mix(far, near), (*after_far, *after_near)

@@ -4,9 +4,10 @@ T_t = sum_s (q_t . k_s) v_s with q = R_t H phi(q), k = R_s H phi(k); O = SRMS(T)
 sum of the scores makes the gradients of linear attention unbounded; the norm bounds them.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
@@ -17,25 +18,36 @@ from linnet.errors import InputError
 from linnet.ops.cpu.decode import Mechanism, Stepper
 from linnet.ops.features import EluFeatures
 from linnet.ops.masks import Layout
-from linnet.ops.precision import State
+from linnet.ops.precision import State, accumulator
 from linnet.ops.rms import rms, srms
 from linnet.registry import ATTENTION
 
+EPSILONS = {"srms": 1e-8, "eq34": 1e-8, "rms": 1e-6, "layer": 1e-5}  # where `eps` is None
+
 
 class NormOptions(Settings):
-    """`phi`: T2 of the paper uses 1+elu, T1 plain elu."""
+    """`phi`: T2 of the paper uses 1+elu, T1 plain elu. `eps` is that of `xnorm`; None is its usual one."""
 
     phi: Literal["1+elu", "elu"] = "1+elu"
     positions: Positions = "lrpe"
-    xnorm: Literal["srms", "rms", "layer", "none"] = "srms"
+    xnorm: Literal["srms", "eq34", "rms", "layer", "none"] = "srms"
+    eps: Annotated[float, Field(gt=0, le=1)] | None = None
+
+    @field_validator("eps")
+    @classmethod
+    def _has_eps(cls, eps: float | None, info: ValidationInfo) -> float | None:
+        if eps is not None and info.data.get("xnorm") == "none":
+            raise ValueError("xnorm = 'none' has no eps")
+        return eps
 
 
 class MergedNorm(nn.Module):
     """A norm of (B,H,N,E) over the merged width H*E of each token."""
 
-    def __init__(self, kind: str, width: int) -> None:
+    def __init__(self, kind: str, width: int, eps: float | None = None) -> None:
         super().__init__()
         self.kind, self.width = kind, width
+        self.eps = EPSILONS.get(kind, 0.0) if eps is None else eps
         if kind in ("rms", "layer"):
             self.gain = nn.Parameter(torch.ones(width))
         if kind == "layer":
@@ -45,15 +57,19 @@ class MergedNorm(nn.Module):
         if self.kind == "none":
             return o
         if self.kind == "srms":
-            return srms(o, dim=(1, 3))  # M2
+            return srms(o, dim=(1, 3), eps=self.eps)  # M2
+        if self.kind == "eq34":
+            wide = o.to(accumulator(o.dtype))
+            return (wide * (wide.square().mean(dim=(1, 3), keepdim=True) + self.eps).rsqrt()).to(o.dtype)  # M52
         merged = o.transpose(1, 2).flatten(2)  # (B, N, H*E)
         if merged.shape[2] != self.width:
             count = merged.shape[2]
             raise InputError(f"v has {count} entries per token: xnorm={self.kind!r} was built for {self.width}")
         if self.kind == "rms":
-            merged = rms(merged, self.gain)
+            merged = rms(merged, self.gain, self.eps)
         else:
-            merged = layer_norm(merged, (self.width,), self.gain.to(merged.dtype), self.bias.to(merged.dtype))
+            gain, bias = self.gain.to(merged.dtype), self.bias.to(merged.dtype)
+            merged = layer_norm(merged, (self.width,), gain, bias, self.eps)
         return merged.unflatten(2, (o.shape[1], -1)).transpose(1, 2)
 
 
@@ -73,11 +89,12 @@ class NormAttention(FeatureCore):
     def __init__(self, heads: int, head_dim: int, causal: bool, options: NormOptions) -> None:
         super().__init__(heads, head_dim, causal, options)
         self.positions = RelativePositions(options.positions, head_dim)
-        self.xnorm = MergedNorm(options.xnorm, heads * head_dim)
-        if options.xnorm in ("srms", "none"):
+        self.xnorm = MergedNorm(options.xnorm, heads * head_dim, options.eps)
+        within = options.xnorm == "srms" and self.xnorm.eps == EPSILONS["srms"]  # the kernel has this norm
+        self.norms_after = not within and options.xnorm != "none"
+        if options.xnorm in ("srms", "eq34", "none"):
             angles = tuple(map(type, kept_angles(self)))
-            how = Mechanism(options.phi, ("S", "count"), options.xnorm == "srms", angles=angles)
-            self.stepper = Stepper(how, heads, head_dim)
+            self.stepper = Stepper(Mechanism(options.phi, ("S", "count"), within, angles=angles), heads, head_dim)
 
     def features(self, where: Layout) -> EluFeatures:
         theta, u = self.positions.angles_and_mirror(where.position.device)
@@ -85,7 +102,8 @@ class NormAttention(FeatureCore):
 
     def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
         stepper = self.stepper
-        return None if stepper is None else stepper.step(q, k, v, state, *kept_angles(self))
+        found = None if stepper is None else stepper.step(q, k, v, state, *kept_angles(self))
+        return (self.finish(found[0]), found[1]) if found is not None and self.norms_after else found
 
     def finish(self, o: Tensor) -> Tensor:
         return self.xnorm(o)

@@ -2,6 +2,7 @@
 
 A_ts = sum_c e^(w_c . q_t + w_c . k_s - |k_s|^2 / 2), rows divided by their sum, with q and k times D^-1/4 and m random
 rows w_c: its expectation is e^(q . k / sqrt(D)) before the division. The rows are orthogonal inside blocks of D.
+Positions turn q and k before the feature map: the expectation then depends on positions by their difference alone.
 """
 
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from linnet.attention.features import LogFeatureCore, LogFeatures
+from linnet.attention.relative import Positions, RelativePositions
 from linnet.config import Count, Settings
 from linnet.ops.masks import Layout
 from linnet.ops.precision import State, accumulator, no_autocast
@@ -17,10 +19,14 @@ from linnet.registry import ATTENTION
 
 
 class PerformerOptions(Settings):
-    """`features`: m; `redraw`: each training forward draws new rows, everything else uses the stored ones."""
+    """`features`: m; `redraw`: each training forward draws new rows, everything else uses the stored ones.
+
+    `positions` turns q and k.
+    """
 
     features: Count = 128
     redraw: bool = False
+    positions: Positions = "none"
 
 
 def orthogonal_features(m: int, D: int) -> Tensor:
@@ -38,7 +44,6 @@ class PerformerAttention(LogFeatureCore):
     what = "orthogonal random features that approximate softmax"
     paper = "Rethinking Attention with Performers, ICLR 2021, arXiv 2009.14794"
     cost = "N m D"
-    state_types = ("sum", "sum", "sum")
     Options = PerformerOptions
     options: PerformerOptions
     W: Tensor
@@ -46,6 +51,8 @@ class PerformerAttention(LogFeatureCore):
     def __init__(self, heads: int, head_dim: int, causal: bool, options: PerformerOptions) -> None:
         super().__init__(heads, head_dim, causal, options)
         self.register_buffer("W", orthogonal_features(options.features, head_dim))
+        self.positions = RelativePositions(options.positions, head_dim)
+        self.state_types = ("sum",) * 3 + ("count",) * self.counted
 
     def log_features(
         self, q: Tensor, k: Tensor, where: Layout, causal: bool, past: State = (), W: Tensor | None = None
@@ -56,7 +63,7 @@ class PerformerAttention(LogFeatureCore):
         """
         wide = accumulator(q.dtype)
         W = (self.W if W is None else W).to(wide) * self.head_dim**-0.25
-        q, k = q.to(wide), k.to(wide)
+        q, k = self.turned(q.to(wide), k.to(wide), where)
         with no_autocast(q.device):
             half = k.square().sum(dim=-1, keepdim=True) * (self.head_dim**-0.5 / 2)  # |k|^2 / 2, scaled
             return LogFeatures(q @ W.mT, k @ W.mT - half)  # M16
@@ -69,7 +76,8 @@ class PerformerAttention(LogFeatureCore):
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         H, m = self.heads, self.options.features
-        return [(B, H, m, E), (B, H, m), (B, H, m)]
+        shapes: list[tuple[int | None, ...]] = [(B, H, m, E), (B, H, m), (B, H, m)]
+        return shapes + [(B,)] * self.counted
 
     def _apply(self, fn: Any, recurse: bool = True) -> "PerformerAttention":
         """The rows stay float32 in a half-precision module, because they are exponents."""

@@ -15,7 +15,12 @@ from linnet.ops.backend import no_kernels
 pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
 CORES = [
     ("elu", {}),
+    ("elu", {"positions": "lrpe"}),
+    ("elu", {"positions": "rope"}),
+    ("elu", {"normalize": False}),
+    ("elu", {"positions": "lrpe", "normalize": False}),
     ("norm", {}),
+    ("norm", {"xnorm": "eq34", "eps": 1e-4}),
     ("norm", {"positions": "rope"}),
     ("norm", {"positions": "none", "phi": "elu", "xnorm": "none"}),
     ("lln", {}),

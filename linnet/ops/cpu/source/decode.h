@@ -173,13 +173,16 @@ static void linear_step(const Token& x, const float* turn, float* a, float* b) {
     const int64_t D = x.s.D, E = x.p.E, i = x.i;
     const Tensors& p = x.p;
     elu_features(x.q, D, x.s.phi, a), elu_features(x.k, D, x.s.phi, b);
+    float less = 1;
+    if (p.old.z) {  // of the features before they turn: M51
+        float* z = p.next.z + i * D;
+        for (int64_t d = 0; d < D; d++) z[d] = p.old.z[i * D + d] + b[d];
+        less = 1 / std::max(dot(a, z, D), EPS);
+    }
     if (p.u) reflect(p.u, D, a), reflect(p.u, D, b);
     if (p.theta) rotate(turn, D, 1, a), rotate(turn, D, 1, b);
     step_state<false>(D, E, a, a, b, x.v, p.old.S + i * D * E, p.next.S + i * D * E, x.o);
     if (!p.old.z) return;
-    float* z = p.next.z + i * D;
-    for (int64_t d = 0; d < D; d++) z[d] = p.old.z[i * D + d] + b[d];
-    const float less = 1 / std::max(dot(a, z, D), EPS);
     for (int64_t e = 0; e < E; e++) x.o[e] *= less;
 }
 
