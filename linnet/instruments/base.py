@@ -17,6 +17,7 @@ from linnet.attention.base import Core, Mixer
 from linnet.attention.rows import Kernel, kernel_rows
 from linnet.errors import InputError
 from linnet.models.backbone import Model
+from linnet.models.config import layer_parts
 
 ENTRIES = 1 << 20  # weights read at a time: 8 MiB in float64
 HELD = 1 << 22  # weights kept after the first reading
@@ -162,21 +163,22 @@ def of_model(model: nn.Module, ids: Tensor) -> list[View]:
         raise InputError(f"model is a {type(model).__name__}: only a model of linnet can be measured")
     if model.training:
         raise InputError("the model is in training mode, where its weights are random: call eval() first")
-    inputs: dict[str, Tensor] = {}
+    inputs: dict[Mixer, Tensor] = {}
 
-    def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        return lambda module, args: inputs.update({name: args[0].detach()})
+    def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
+        assert isinstance(module, Mixer)  # only mixers have this hook
+        inputs[module] = args[0].detach()
 
     mixers = {
-        f"layer {i} {label}": mixer
+        mixer: f"layer {i} {label}"
         for i, (block, layer) in enumerate(zip(model.blocks, model.config.layers, strict=True))
-        for label, mixer in zip(layer.split("+"), block.mixers, strict=True)
+        for label, mixer in zip(layer_parts(layer)[1], block.mixers, strict=True)
     }
-    handles = [mixer.register_forward_pre_hook(keep(name)) for name, mixer in mixers.items()]
+    handles = [mixer.register_forward_pre_hook(keep) for mixer in mixers]
     try:
         with torch.no_grad():
             model.features(ids)
     finally:
         for handle in handles:
             handle.remove()
-    return [of_mixer(mixers[name], x, name) for name, x in inputs.items()]
+    return [of_mixer(mixer, inputs[mixer], name) for mixer, name in mixers.items()]

@@ -3,17 +3,19 @@
 A gated attention unit replaces both: with ffn = "none" a layer has only its first branch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from linnet.attention.base import Mixer, create_mixer
-from linnet.models.config import ModelConfig
+from linnet.attention.base import Core, Mixer, create_attention, create_mixer
+from linnet.errors import UnsupportedError
+from linnet.models.config import ModelConfig, layer_parts
 from linnet.models.dropout import Dropout
 from linnet.models.ffn import FFNS
 from linnet.ops.precision import State
 from linnet.ops.rms import rms, srms
+from linnet.registry import ATTENTION
 
 BlockState = tuple[State, ...]  # one state per mechanism of the layer
 
@@ -54,18 +56,62 @@ def create_norm(kind: str, M: int) -> nn.Module:
     return RMS(M) if kind == "rms" else nn.LayerNorm(M)
 
 
+class PartMixer(Mixer):
+    """A mechanism with some of a layer's heads: x (B,N,M) -> y (B,N,M).
+
+    The sum of the parts' outputs is one output projection of their concatenated heads; its bias is the first part's.
+    """
+
+    def __init__(self, core: Core, width: int, bias: bool) -> None:
+        nn.Module.__init__(self)
+        self.core, self.width = core, width
+        inner = core.heads * core.head_dim
+        self.qkv = nn.Linear(width, self.parts * inner)
+        self.out = nn.Linear(inner, width, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier uniform, as parts of matrices (M, M); biases 0."""
+        inner = self.out.in_features
+        share = ((self.width + inner) / (2 * self.width)) ** 0.5
+        for weight in self.qkv.weight.chunk(self.parts):
+            nn.init.xavier_uniform_(weight, gain=self.core.qkv_gain * share)
+        nn.init.xavier_uniform_(self.out.weight, gain=share)
+        for bias in (self.qkv.bias, self.out.bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+
+
+def create_mixers(config: ModelConfig, layer: str) -> list[Mixer]:
+    """The mixers of a layer: of the full width each, or with a part of the heads in "a|b"."""
+    sign, names = layer_parts(layer)
+    options = [config.options.get(name, {}) for name in names]
+    if sign != "|":
+        return [
+            create_mixer(name, width=config.width, heads=config.heads, causal=config.causal, **own)
+            for name, own in zip(names, options, strict=True)
+        ]
+    for name in names:
+        if ATTENTION[name].mixer.__qualname__ != Core.mixer.__qualname__:
+            raise UnsupportedError(f"layer {layer!r}: {name} has projections of its own and cannot share the heads")
+    heads, head_dim = config.heads // len(names), config.width // config.heads
+    cores = [
+        create_attention(name, heads=heads, head_dim=head_dim, causal=config.causal, **own)
+        for name, own in zip(names, options, strict=True)
+    ]
+    return [PartMixer(core, config.width, bias=i == 0) for i, core in enumerate(cores)]
+
+
 class Block(nn.Module):
-    """Attention, then FFN; the mechanisms of "a+b" read the same input and their outputs are averaged."""
+    """Attention, then FFN. The mechanisms of "a+b" and "a|b" read the same input, b of "a>b" reads what a gives."""
 
     mixers: Sequence[Mixer]
 
     def __init__(self, config: ModelConfig, layer: str) -> None:
         super().__init__()
         M, self.pre = config.width, config.norm_position == "pre"
-        self.mixers = nn.ModuleList(  # type: ignore[assignment]
-            create_mixer(name, width=M, heads=config.heads, causal=config.causal, **config.options.get(name, {}))
-            for name in layer.split("+")
-        )
+        self.sign = layer_parts(layer)[0]
+        self.mixers = nn.ModuleList(create_mixers(config, layer))  # type: ignore[assignment]
         self.mixer_norm = create_norm(config.norm, M)
         self.ffn: nn.Module | None = None
         if config.ffn != "none":
@@ -75,29 +121,48 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """x (B,N,M) -> (B,N,M)."""
-        u = self.before(x)
-        return self._after(x, [mixer(u, key_mask, segments) for mixer in self.mixers])
+        return self._after(x, self._mixed(x, lambda i, u: self.mixers[i](u, key_mask, segments)))
 
     def prefill(self, x: Tensor, key_mask: Tensor | None, state: BlockState | None) -> tuple[Tensor, BlockState]:
         """Like a causal `forward` that continues from `state`; also returns the state after the last real token."""
-        u = self.before(x)
-        states = state if state is not None else (None,) * len(self.mixers)
-        done = [mixer.prefill(u, key_mask, s) for mixer, s in zip(self.mixers, states, strict=True)]
-        return self._after(x, [y for y, _ in done]), tuple(s for _, s in done)
+        after: list[State] = []
+
+        def read(i: int, u: Tensor) -> Tensor:
+            y, new = self.mixers[i].prefill(u, key_mask, None if state is None else state[i])
+            after.append(new)
+            return y
+
+        return self._after(x, self._mixed(x, read)), tuple(after)
 
     def step(self, x_t: Tensor, state: BlockState) -> tuple[Tensor, BlockState]:
         """Process the next token x_t (B,1,M)."""
-        u = self.before(x_t)
-        done = [mixer.step(u, s) for mixer, s in zip(self.mixers, state, strict=True)]
-        return self._after(x_t, [y for y, _ in done]), tuple(s for _, s in done)
+        after: list[State] = []
+
+        def read(i: int, u: Tensor) -> Tensor:
+            y, new = self.mixers[i].step(u, state[i])
+            after.append(new)
+            return y
+
+        return self._after(x_t, self._mixed(x_t, read)), tuple(after)
 
     def before(self, x: Tensor) -> Tensor:
         """The input of the mixers."""
         return self.mixer_norm(x) if self.pre else x
 
-    def _after(self, x: Tensor, ys: Sequence[Tensor]) -> Tensor:
-        """The residual sums and the FFN, given the mixers' outputs."""
-        y = ys[0] if len(ys) == 1 else torch.stack(list(ys)).mean(dim=0)
+    def _mixed(self, x: Tensor, read: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """What the mixers make of x together, where read(i, u) is what mixer i makes of u."""
+        u = self.before(x)
+        if self.sign == ">":
+            for i in range(len(self.mixers)):
+                u = read(i, u)
+            return u
+        ys = [read(i, u) for i in range(len(self.mixers))]
+        if len(ys) == 1:
+            return ys[0]
+        return torch.stack(ys).sum(dim=0) if self.sign == "|" else torch.stack(ys).mean(dim=0)
+
+    def _after(self, x: Tensor, y: Tensor) -> Tensor:
+        """The residual sums and the FFN, given the mixers' output."""
         x = x + self.dropout(y)
         if self.pre:
             return x if self.ffn is None else x + self.dropout(self.ffn(self.ffn_norm(x)))

@@ -8,6 +8,8 @@ from linnet.config import Settings
 from linnet.errors import unknown
 from linnet.registry import ATTENTION
 
+SIGNS = {"+", "|", ">"}
+
 
 def _known(name: str) -> str:
     """Check the name of a mechanism."""
@@ -16,9 +18,17 @@ def _known(name: str) -> str:
     return name
 
 
+def layer_parts(layer: str) -> tuple[str, list[str]]:
+    """The sign that joins the mechanisms of a layer ("+" averages, "|" concatenates, ">" chains), and their names."""
+    sign = next((letter for letter in layer if letter in SIGNS), "+")
+    return sign, layer.split(sign)
+
+
 def _known_layer(layer: str) -> str:
-    """Check a layer: the name of a mechanism, or several joined by `+`, which run in parallel."""
-    for name in layer.split("+"):
+    """Check a layer: the name of a mechanism, or several joined by one of the signs."""
+    if len(SIGNS & set(layer)) > 1:
+        raise ValueError("a layer joins mechanisms by one sign: `+`, `|` or `>`")
+    for name in layer_parts(layer)[1]:
         _known(name)
     return layer
 
@@ -35,7 +45,8 @@ class ModelConfig(Settings):
     layers: Annotated[
         tuple[Layer, ...], Field(min_length=1, max_length=2**10, strict=False, examples=[["diag", "norm"]])
     ]
-    """The mechanism of each layer, from the first on; in "diag+norm" two run in parallel and are averaged."""
+    """The mechanism of each layer, from the first on, or several: "diag+norm" averages their outputs, "diag|norm" gives
+    each an equal part of the heads, "diag>norm" applies one after the other."""
     width: Width
     heads: Width
     ffn_width: Width
@@ -81,6 +92,10 @@ class ModelConfig(Settings):
         width = info.data.get("width")
         if width is not None and width % heads:
             raise ValueError(f"it must divide width = {width}")
+        for layer in info.data.get("layers", ()):
+            sign, names = layer_parts(layer)
+            if sign == "|" and heads % len(names):
+                raise ValueError(f"layer {layer!r} divides them among {len(names)} mechanisms")
         return heads
 
     @field_validator("output")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from linnet.config import parse_section
 from linnet.errors import InputError, unknown
-from linnet.models.config import ModelConfig
+from linnet.models.config import ModelConfig, layer_parts
 from linnet.registry import ATTENTION
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 def _mechanisms(layers: Any) -> set[str]:
     """The mechanisms that `layers` name; anything but a list of strings is left to the check of the fields."""
     named = layers if isinstance(layers, list | tuple) else ()
-    return {mechanism for layer in named if isinstance(layer, str) for mechanism in layer.split("+")}
+    return {mechanism for layer in named if isinstance(layer, str) for mechanism in layer_parts(layer)[1]}
 
 
 def _options(system: str, mechanism: str, kind: str, size: str, length: Any) -> dict[str, Any]:

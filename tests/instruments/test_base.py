@@ -146,6 +146,16 @@ def test_a_model_is_seen_layer_by_layer():
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
+def test_joined_mechanisms_are_seen_one_by_one():
+    sizes = {"width": 16, "heads": 2, "ffn_width": 16, "vocab_size": 50}
+    model = linnet.create_model("transnormer_t2_roberta_small", layers=["diag|norm", "norm>norm"], **sizes).eval()
+    views = of_model(model, torch.randint(0, 50, (2, 40)))
+    assert [view.name for view in views] == ["layer 0 diag", "layer 0 norm", "layer 1 norm", "layer 1 norm"]
+    assert [view.shape[1] for view in views] == [1, 1, 2, 2]
+    assert not torch.equal(views[2].part(0, 40), views[3].part(0, 40))
+    assert len(measure(views, ["entropy", "gradient_bound"])["layers"]) == 4
+
+
 def test_a_foreign_model_is_refused_in_one_line():
     with pytest.raises(InputError, match="model is a Linear: only a model of linnet"):
         of_model(torch.nn.Linear(2, 2).eval(), torch.zeros(1, 2, dtype=torch.long))

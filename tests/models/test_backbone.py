@@ -31,6 +31,38 @@ def test_packing_equals_separate_runs(tiny, padded, packed_system, kind):
     torch.testing.assert_close(model(packed, mask, wide)[mask], alone[0], **CLOSE)
 
 
+JOINED = [["diag|norm", "lln|elu"], ["diag>norm", "norm>diag"], ["diag+norm", "performer+elu"]]
+
+
+@pytest.mark.parametrize("layers", JOINED, ids=lambda layers: layers[0])
+def test_joined_mechanisms_pad_and_pack(tiny, padded, layers, kind):
+    model, rows = tiny(f"transnormer_t2_{kind}", layers=layers), [torch.randint(61, (n,)) for n in (31, 1, 18)]
+    alone = [model(row[None])[0] for row in rows]
+    for side in ("left", "right"):
+        ids, mask = padded(rows, side, 37)
+        torch.testing.assert_close(model(ids, key_mask=mask)[mask], torch.cat(alone), **CLOSE)
+    segments = torch.cat([torch.full((len(row),), i) for i, row in enumerate(rows)])[None]
+    torch.testing.assert_close(model(torch.cat(rows)[None], segments=segments)[0], torch.cat(alone), **CLOSE)
+
+
+@pytest.mark.parametrize("layers", JOINED, ids=lambda layers: layers[0])
+def test_joined_mechanisms_carry_a_state_and_never_read_the_future(tiny, layers):
+    model, ids = tiny("transnormer_t2_lm", layers=layers), torch.randint(60, (2, 30))
+    first, state = model.prefill(ids[:, :29])
+    last, _ = model.step(ids[:, 29:], state)
+    logits = model(ids)
+    torch.testing.assert_close(torch.cat([first, last], dim=1), logits, **CLOSE)
+    changed = ids.clone()
+    changed[:, 17:] = JUNK
+    assert torch.equal(model(changed)[:, :17], logits[:, :17])
+
+
+def test_a_mechanism_with_projections_of_its_own_cannot_share_heads(tiny):
+    for name in ("flash", "reformer"):
+        with pytest.raises(UnsupportedError, match=f"layer 'diag|{name}': {name} has projections of its own"):
+            tiny("transnormer_t2_roberta", layers=[f"diag|{name}"])
+
+
 def test_no_logits_depend_on_the_future(tiny, system):
     model, ids = tiny(f"{system}_lm"), torch.randint(60, (1, 75))
     logits = model(ids)

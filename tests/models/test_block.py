@@ -5,7 +5,7 @@ import torch
 
 from linnet.config import parse_section
 from linnet.models.block import Block, create_norm
-from linnet.models.config import ModelConfig
+from linnet.models.config import ModelConfig, layer_parts
 
 
 def block(layer="norm", **fields):
@@ -42,14 +42,56 @@ def test_parallel_mechanisms_are_averaged():
     torch.testing.assert_close(b(x), b.ffn_norm(y + b.ffn(y)))
 
 
-@pytest.mark.parametrize("layer", ["diag+norm", "softmax+lln+elu"])
+def test_concatenated_mechanisms_share_the_heads():
+    """One projection in and one out, as for a single mechanism; the first head is diag's, the second norm's."""
+    x = torch.randn(2, 70, 16, dtype=torch.float64)
+    b = block("diag|norm", norm_position="post")
+    weight = torch.stack([part.qkv.weight.unflatten(0, (3, 8)) for part in b.mixers], dim=1)  # (3, 2, 8, M)
+    q, k, v = (x @ weight.flatten(0, 2).T).unflatten(2, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+    o = [part.core(*(y[:, i : i + 1] for y in (q, k, v))) for i, part in enumerate(b.mixers)]
+    out = torch.cat([part.out.weight for part in b.mixers], dim=1)  # (M, M)
+    y = b.mixer_norm(x + torch.cat(o, dim=1).transpose(1, 2).flatten(2) @ out.T)
+    torch.testing.assert_close(b(x), b.ffn_norm(y + b.ffn(y)))
+
+
+def test_concatenation_adds_only_the_angles():
+    def count(layer):
+        return sum(p.numel() for p in block(layer).parameters())
+
+    assert count("diag|norm") == count("norm") + 4  # the D/2 angles of a second mechanism
+    assert count("diag+norm") == count("diag>norm") == 2 * count("norm") - sum(
+        p.numel() for name, p in block("norm").named_parameters() if "mixers" not in name
+    )
+
+
+def test_the_parts_of_a_concatenation_start_like_a_whole():
+    config = {"width": 256, "heads": 4}
+    whole, parts = (Block(parse_section(ModelConfig, table, "model"), table["layers"][0]) for table in (
+        {"layers": [layer], "ffn_width": 8, "vocab_size": 5, "causal": True, **config} for layer in ("elu", "elu|elu")
+    ))  # fmt: skip
+    for part in parts.mixers:
+        for name in ("qkv", "out"):
+            found, wanted = (getattr(m, name).weight.detach().abs().max() for m in (part, whole.mixers[0]))
+            assert float(found) == pytest.approx(float(wanted), rel=0.01)
+    assert parts.mixers[0].out.bias is not None and parts.mixers[1].out.bias is None
+
+
+def test_chained_mechanisms_run_one_after_the_other():
+    x = torch.randn(2, 70, 16, dtype=torch.float64)
+    b = block("diag>norm")
+    diag, norm = b.mixers
+    y = x + norm(diag(b.mixer_norm(x)))
+    torch.testing.assert_close(b(x), y + b.ffn(b.ffn_norm(y)))
+
+
+@pytest.mark.parametrize("layer", ["diag+norm", "softmax+lln+elu", "diag|norm", "elu|lln", "diag>norm", "lln>elu>diag"])
 def test_parallel_mechanisms_have_a_state_each(layer):
     x = torch.randn(2, 70, 16, dtype=torch.float64)
     b = block(layer)
     first, state = b.prefill(x[:, :40], None, None)
     second, state = b.prefill(x[:, 40:69], None, state)
     third, state = b.step(x[:, 69:], state)
-    assert len(state) == len(b.mixers)
+    assert len(state) == len(b.mixers) == len(layer_parts(layer)[1])
     torch.testing.assert_close(torch.cat([first, second, third], dim=1), b(x))
 
 

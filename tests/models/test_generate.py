@@ -37,7 +37,7 @@ def test_prompts_of_different_lengths_generate_the_same_alone_and_in_a_batch(tin
 
 
 def test_mixed_and_parallel_layers_write_too(tiny):
-    model = tiny("transnormer_t2_lm", tie=False, layers=["diag+norm", "softmax", "lln+elu"])
+    model = tiny("transnormer_t2_lm", tie=False, layers=["diag+norm", "softmax", "lln+elu", "diag|norm", "lln>elu"])
     ids = torch.randint(61, (2, 5))
     assert torch.equal(model.generate(ids, max_new_tokens=12, temperature=0), in_parallel(model, ids, 12))
 
