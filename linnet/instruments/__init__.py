@@ -6,7 +6,7 @@ from linnet.instruments.concentration import concentration
 from linnet.instruments.entropy import entropy
 from linnet.instruments.gradient_deviation import gradient_deviation
 from linnet.instruments.kernel_concentration import kernel_concentration
-from linnet.instruments.local_score import local_area, local_score
+from linnet.instruments.local_score import local_area, local_score, local_share
 from linnet.instruments.lognormal_fit import lognormal_fit
 from linnet.instruments.moment_matching import calibrate
 from linnet.instruments.spectral_gap import spectral_gap
@@ -21,6 +21,7 @@ __all__ = [
     "kernel_concentration",
     "local_area",
     "local_score",
+    "local_share",
     "lognormal_fit",
     "spectral_gap",
     "temperature",

@@ -24,6 +24,15 @@ def local_score(weights: Tensor) -> Tensor:
     return curve(of_weights(weights)).reshape(*weights.shape[:-2], len(THRESHOLDS))
 
 
+def local_share(weights: Tensor) -> Tensor:
+    """(..., 100): the share of a row's mass in the 0, 1/99, ..., 1 of the sequence that is nearest to its token.
+
+    The axes of TransNormer's Figure 2a: `local_score` asks for the neighborhood of a share, this for the share of a
+    neighborhood. The mean over the rows of weights (..., N, N).
+    """
+    return share(of_weights(weights)).reshape(*weights.shape[:-2], len(THRESHOLDS))
+
+
 def local_area(score: Tensor) -> Tensor:
     """(...): the area under curves (..., 100); 1/N if each token reads itself, about 1/2 for uniform attention."""
     return torch.trapezoid(score, THRESHOLDS.to(score), dim=-1)
@@ -44,6 +53,20 @@ def curve(view: View) -> Tensor:
     return total / count / N
 
 
+def share(view: View) -> Tensor:
+    """(B,H,100), the mean over rows."""
+    B, H, N = view.shape
+    size = (THRESHOLDS * N - SLACK).ceil().long()  # how many tokens a share of the sequence has: 0 to N
+    total, count = torch.zeros(B, H, len(size), dtype=torch.float64), torch.zeros(B, H, 1, dtype=torch.float64)
+    for start, A in view.stochastic():
+        order = neighborhood(start, start + A.shape[2], N).expand(A.shape)
+        mass = torch.nn.functional.pad(torch.empty_like(A).scatter_(3, order, A).cumsum(dim=3), (1, 0))  # (B,H,R,N+1)
+        there = ~A[..., :1].isnan()
+        total += torch.where(there, mass[..., size], 0).sum(dim=2)  # M55
+        count += there.sum(dim=2)
+    return total / count
+
+
 def neighborhood(start: int, stop: int, N: int) -> Tensor:
     """(stop-start, N): when key s joins the neighborhood of query t: first t itself, then left, right, left, ..."""
     t, s = torch.arange(start, stop)[:, None], torch.arange(N)
@@ -54,7 +77,7 @@ def neighborhood(start: int, stop: int, N: int) -> Tensor:
 
 @INSTRUMENT.add("local_score")
 class LocalScore(Instrument):
-    """The curve of TransNormer's Figure 2a, and its area."""
+    """The curve of TransNormer's Figure 2a with its axes exchanged, its area, and the curve on the paper's axes."""
 
     what = "how wide a neighborhood holds a share of the attention (dilution), as a curve and its area"
     paper = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
@@ -65,4 +88,4 @@ class LocalScore(Instrument):
 
     def measure(self, view: View) -> dict[str, Tensor]:
         score = curve(view)
-        return {"area": local_area(score), "curve": score}
+        return {"area": local_area(score), "curve": score, "share": share(view)}

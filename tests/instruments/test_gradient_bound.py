@@ -8,9 +8,12 @@ from linnet.errors import InputError
 from linnet.instruments.base import of_mixer
 from linnet.instruments.gradient_bound import (
     linear_gradient,
+    linear_row_norm,
     norm_bound,
     norm_gradient,
+    row_bound,
     softmax_gradient,
+    softmax_row_norm,
     unbounded,
 )
 from linnet.ops.features import one_plus_elu as phi
@@ -141,3 +144,100 @@ def test_the_gradient_of_rela_is_that_of_its_positive_scores():
     found = INSTRUMENT["gradient_bound"]().measure(view)
     assert found["largest"].item() == pytest.approx(largest, rel=1e-5)
     assert found["largest"].item() <= found["bound"].item()
+
+
+def spectral(f, row):
+    """The largest singular value of a Jacobian, with signs, by autograd."""
+    return float(torch.linalg.matrix_norm(torch.autograd.functional.jacobian(f, row), 2))
+
+
+def test_row_norms_are_singular_values():
+    torch.manual_seed(0)
+    s, v = torch.rand(4, 9, dtype=WIDE) + 0.1, torch.randn(9, 5, dtype=WIDE)
+    softmax, linear = softmax_row_norm(s.softmax(dim=-1), v), linear_row_norm(s, v)
+    for t, row in enumerate(s):
+        assert float(softmax[t]) == pytest.approx(spectral(lambda x: x.softmax(dim=-1) @ v, row))
+        assert float(linear[t]) == pytest.approx(spectral(lambda x: (x / x.sum()) @ v, row))
+
+
+def test_a_score_of_zero_has_no_gradient():
+    s, v = torch.rand(9, dtype=WIDE) + 0.1, torch.randn(9, 5, dtype=WIDE)
+    masked = torch.cat([s, torch.zeros(3, dtype=WIDE)])
+    assert torch.allclose(linear_row_norm(masked, torch.cat([v, 100 * v[:3]])), linear_row_norm(s, v))
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 32, 200])
+def test_the_bound_of_a_softmax_row_holds_from_eight_tokens_on(n):
+    """Two keys with opposite values and half of the weight each reach c1 c2 / sqrt(2), whatever n is."""
+    p, v = torch.zeros(n, dtype=WIDE), torch.ones(n, 1, dtype=WIDE)
+    p[:2], v[0] = 0.5, -1
+    found, bound = float(softmax_row_norm(p, v)), float(row_bound(torch.tensor(1.0, dtype=WIDE), n))
+    assert found == pytest.approx(0.5**0.5)
+    assert bound == pytest.approx(n**0.5 / 4)
+    assert (found <= bound + 1e-12) == (n >= 8)
+    torch.manual_seed(n)
+    p, v = (3 * torch.randn(50, n, dtype=WIDE)).softmax(dim=-1), torch.randn(50, n, 3, dtype=WIDE)
+    v = v / v.norm(dim=2, keepdim=True)
+    assert float(softmax_row_norm(p, v).max()) <= 0.5**0.5 + 1e-12
+
+
+@pytest.mark.parametrize("n", [8, 32, 200])
+def test_the_bound_of_a_linear_row(n):
+    """Equal scores t and values of both signs: c1 c2 / (sqrt(n) t), which is 4/n of the bound."""
+    t = 1e-3
+    v = torch.ones(n, 1, dtype=WIDE)
+    v[::2] = -1
+    found = linear_row_norm(torch.full((n,), t, dtype=WIDE), v)
+    assert float(found) == pytest.approx(1 / (n**0.5 * t))
+    assert float(found / row_bound(torch.tensor(1.0, dtype=WIDE), n, t)) == pytest.approx(4 / n)
+
+
+@pytest.mark.parametrize("xnorm,eps", [("srms", None), ("srms", 1e-2), ("eq34", None), ("eq34", 1e-2)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_row_norm_of_a_layer_through_its_norm(xnorm, eps, causal):
+    torch.manual_seed(0)
+    layer = linnet.create_mixer("norm", width=12, heads=2, causal=causal, xnorm=xnorm, eps=eps).eval()
+    view = of_mixer(layer, torch.randn(1, 9, 12))
+    A, v = layer.core.weights(view.q, view.k).double(), view.v.double()
+    largest = torch.zeros(2, dtype=WIDE)
+    for h in range(2):
+        for t in range(9):
+
+            def o(row, h=h, t=t):
+                changed = A.clone()
+                changed[0, h, t, : len(row)] = row
+                return layer.core.finish(changed @ v)[0, :, t].flatten()
+
+            largest[h] = max(largest[h], spectral(o, A[0, h, t, : t + 1 if causal else 9]))
+    found = INSTRUMENT["gradient_bound"]().measure(view)
+    assert torch.allclose(found["row"][0], largest, rtol=1e-5)
+    at = (1e-8 if eps is None else eps) ** (0.5 if xnorm == "eq34" else 1)
+    c2 = float(v.norm(dim=3).max())
+    assert found["row_bound"].flatten().tolist() == pytest.approx([3 * 3 * c2 * 12 / (2 * at)] * 2)
+    for name in ("", "row_"):
+        ratio = found["row" if name else "largest"] / found[f"{name}bound"]
+        assert torch.equal(found[f"{name}ratio"], ratio) and float(ratio.max()) <= 1
+
+
+@pytest.mark.parametrize("name", ["softmax", "elu", "lln", "performer", "diag"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_row_norm_of_a_layer(name, causal):
+    """Against autograd through the row's own scores."""
+    torch.manual_seed(0)
+    view = of_mixer(linnet.create_mixer(name, width=12, heads=2, causal=causal).eval(), torch.randn(2, 20, 12))
+    found = INSTRUMENT["gradient_bound"]().measure(view)
+    A, v = view.part(0, 20), view.v.double()
+    largest = torch.zeros(2, 2, dtype=WIDE)
+    for b in range(2):
+        for h in range(2):
+            for t in range(20):
+                keys = t + 1 if causal else 20
+                p, own = A[b, h, t, :keys], v[b, h, :keys]
+                if view.kernel is None:
+                    norm = spectral(lambda s, own=own: s.softmax(dim=-1) @ own, p.log().clamp(min=-1e3))
+                else:
+                    total = (view.kernel.phi_q[b, h, t] * view.kernel.phi_k[b, h, :keys]).sum()
+                    norm = spectral(lambda s, own=own: (s / s.sum()) @ own, p * total)
+                largest[b, h] = max(largest[b, h], norm)
+    assert torch.allclose(found["row"], largest, rtol=1e-6)
+    assert float(found["row_ratio"].max()) <= 1

@@ -13,6 +13,7 @@ from linnet.instruments import (
     entropy,
     local_area,
     local_score,
+    local_share,
     lognormal_fit,
     spectral_gap,
     temperature,
@@ -29,7 +30,7 @@ ONE = torch.zeros(N, N, dtype=WIDE)
 ONE[:, 3] = 1
 TURN = SELF.roll(5, dims=1)  # a permutation
 CAUSAL = FLAT.tril() / FLAT.tril().sum(dim=1, keepdim=True)
-EACH = (entropy, temperature, spectral_gap, local_score, lognormal_fit, attention_map, concentration)
+EACH = (entropy, temperature, spectral_gap, local_score, local_share, lognormal_fit, attention_map, concentration)
 
 
 def random(sigma: float = 1.0, n: int = N, seed: int = 0) -> Tensor:
@@ -126,6 +127,26 @@ def test_the_local_score_of_fixtures():
     assert local_area(local_score(FLAT)).item() == pytest.approx(0.5, abs=0.01)
 
 
+def test_the_share_of_a_neighborhood_is_that_of_its_nearest_tokens():
+    """Row by row, by the procedure of the other curve: with n tokens taken, how much mass they hold."""
+    weights = random(2.0, 37)
+    shares = torch.zeros(100, dtype=WIDE)
+    for t in range(37):
+        taken = [t] + [s for step in range(1, 37) for s in (t - step, t + step) if 0 <= s < 37]
+        for i, r in enumerate(torch.linspace(0, 1, 100, dtype=WIDE)):
+            shares[i] += weights[t, taken[: math.ceil(float(r) * 37 - 1e-9)]].sum() / 37
+    assert torch.allclose(local_share(weights), shares)
+
+
+def test_the_share_of_fixtures():
+    r = torch.linspace(0, 1, 100, dtype=WIDE)
+    assert torch.allclose(local_share(FLAT), (r * N - 1e-6).ceil() / N)
+    assert torch.equal(local_share(SELF), (r > 0).double())
+    assert local_share(CAUSAL)[-1].item() == pytest.approx(1)
+    far = torch.eye(N, dtype=WIDE).flip(0)  # token t reads token N - 1 - t
+    assert bool((local_share(far) <= local_share(FLAT) + 0.02).all())
+
+
 def test_maps_keep_their_mass():
     weights = random(n=10)
     assert torch.equal(attention_map(weights), weights / weights.sum(dim=1, keepdim=True))
@@ -179,7 +200,7 @@ def test_leading_axes_stay(instrument):
             alone = instrument(weights[i, j])
             pairs = zip(found, alone, strict=True) if isinstance(found, tuple) else [(found, alone)]
             assert all(torch.allclose(a[i, j], b) for a, b in pairs)
-    expected = {local_score: (2, 3, 100), attention_map: (2, 3, N, N)}.get(instrument, (2, 3))
+    expected = {local_score: (2, 3, 100), local_share: (2, 3, 100), attention_map: (2, 3, N, N)}.get(instrument, (2, 3))
     assert tuple((found[0] if isinstance(found, tuple) else found).shape) == expected
 
 
