@@ -118,7 +118,9 @@ class LogFeatureCore(Core):
     The exponential of a turned vector is not a turned exponential, so positions turn q and k before the feature map.
     """
 
-    positions: RelativePositions
+    def __init__(self, heads: int, head_dim: int, causal: bool, options: Settings) -> None:
+        super().__init__(heads, head_dim, causal, options)
+        self.positions = RelativePositions("none", head_dim)  # a mechanism with positions has its own
 
     @property
     def counted(self) -> bool:

@@ -164,6 +164,22 @@ def test_a_saved_core_holds_no_addresses(name: str) -> None:
     assert torch.equal(copied.step(q, k, v, state)[0], core.step(q, k, v, state)[0])
 
 
+@pytest.mark.parametrize("positions", ["rope", "lrpe"])
+@torch.no_grad()
+def test_lln_turns_queries_and_keys_before_it(monkeypatch: pytest.MonkeyPatch, positions: str) -> None:
+    """Its state ends with the number of positions, which the kernel does not see."""
+    core = create_attention("lln", heads=2, head_dim=16, causal=True, positions=positions)
+    q, k, v = (torch.randn(3, 2, 12, 16) for _ in range(3))
+    whole, served, quick = core(q, k, v), [], core.stepper.step
+    monkeypatch.setattr(core.stepper, "step", lambda *args: served.append(quick(*args)) or served[-1])
+    _, state = core.prefill(q[:, :, :5], k[:, :, :5], v[:, :, :5])
+    for t in range(5, 12):
+        o, state = core.step(*(x[:, :, t : t + 1] for x in (q, k, v)), state)
+        assert torch.allclose(o, whole[:, :, t : t + 1], atol=1e-5)
+        assert state[-1].tolist() == [t + 1] * 3
+    assert sum(found is not None for found in served) >= 6
+
+
 @torch.no_grad()
 def test_the_mixer_steps_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     mixer = create_mixer("norm", width=64, heads=4, causal=True)
