@@ -129,10 +129,10 @@ class GradientBound(Instrument):
     shows: ClassVar = {
         "largest": "largest gradient",
         "bound": "its bound",
-        "ratio": "gradient / bound",
+        "ratio": "bound / gradient",
         "row": "largest row norm",
         "row_bound": "bound of the row",
-        "row_ratio": "row norm / bound",
+        "row_ratio": "bound / row norm",
     }
 
     def refusal(self, view: View) -> str | None:
@@ -153,8 +153,8 @@ class GradientBound(Instrument):
         found = _measure_norm(view) if _behind_norm(view) else {**_measure_entries(view), **_measure_rows(view)}
         return {
             **found,
-            "ratio": found["largest"] / found["bound"],
-            "row_ratio": found["row"] / found["row_bound"],
+            "ratio": found["bound"] / found["largest"],
+            "row_ratio": found["row_bound"] / found["row"],
         }
 
 

@@ -215,8 +215,8 @@ def test_the_row_norm_of_a_layer_through_its_norm(xnorm, eps, causal):
     c2 = float(v.norm(dim=3).max())
     assert found["row_bound"].flatten().tolist() == pytest.approx([3 * 3 * c2 * 12 / (2 * at)] * 2)
     for name in ("", "row_"):
-        ratio = found["row" if name else "largest"] / found[f"{name}bound"]
-        assert torch.equal(found[f"{name}ratio"], ratio) and float(ratio.max()) <= 1
+        ratio = found[f"{name}bound"] / found["row" if name else "largest"]
+        assert torch.equal(found[f"{name}ratio"], ratio) and float(ratio.min()) >= 1
 
 
 @pytest.mark.parametrize("name", ["softmax", "elu", "lln", "performer", "diag"])
@@ -240,4 +240,4 @@ def test_the_row_norm_of_a_layer(name, causal):
                     norm = spectral(lambda s, own=own: (s / s.sum()) @ own, p * total)
                 largest[b, h] = max(largest[b, h], norm)
     assert torch.allclose(found["row"], largest, rtol=1e-6)
-    assert float(found["row_ratio"].max()) <= 1
+    assert float(found["row_ratio"].min()) >= 1
