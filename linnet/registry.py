@@ -66,7 +66,9 @@ def _files(places: Iterable[str]) -> Iterator[str]:
             yield module.name
 
 
-ATTENTION = Registry("attention", "linnet.attention", machinery=("base", "features", "multihead", "relative", "rows"))
+ATTENTION = Registry(
+    "attention", "linnet.attention", machinery=("base", "features", "multihead", "projections", "relative", "rows")
+)
 INSTRUMENT = Registry("instrument", "linnet.instruments", machinery=("analyze", "base", "plots"))
 TASK = Registry("task", "linnet.tasks", machinery=("base", "text", "lra/base"))
 DEFAULT_TASK = "causal_lm"  # for a recipe that names none

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from linnet.attention.projections import Projections
 from linnet.attention.rows import Kernel, weight_rows
 from linnet.config import Settings, parse_section
 from linnet.errors import InputError, UnsupportedError
-from linnet.ops.masks import Layout, check_qkv, check_state, layout
+from linnet.ops.masks import Layout, check_qkv, check_state, crosses, layout
 from linnet.ops.memory import Maybe
 from linnet.ops.precision import State, accumulator
 from linnet.registry import ATTENTION
@@ -35,6 +36,8 @@ class Core(nn.Module):
     recurrent: ClassVar[bool] = True  # prefill and step exist where causal
     packed: ClassVar[bool] = True  # segments are supported
     any_length: ClassVar[bool] = True
+    cross: ClassVar[bool] = False  # `attend` and `dense` take queries of another sequence than the keys
+    chooses: ClassVar[bool] = False  # q and k decide a discrete choice, so that a mixer projects them in float32
     core_form: ClassVar[bool] = True  # the core makes sense without its mixer: create_attention returns it
     state_types: tuple[str, ...] = ()  # types of a state's tensors: "sum", "input", "moment", "count" or "flag"
     qkv_gain: ClassVar[float] = 2**-0.5  # of the Xavier initialization of the query, key and value projections
@@ -65,23 +68,47 @@ class Core(nn.Module):
         return True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe = None, segments: Maybe = None) -> Tensor:
-        """o (B,H,N,E) of q, k (B,H,N,D) and v (B,H,N,E)."""
+        """o (B,H,N,E) of q, k (B,H,N,D) and v (B,H,N,E).
+
+        Where the mechanism has cross-attention and causal is False, k and v may have another length than q, and fewer
+        heads by a whole factor: query heads share a key head in order. `key_mask` then masks keys only.
+        """
         return self.run(q, k, v, self.layout(q, k, v, key_mask, segments), self.causal)
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         """`forward` of checked tensors, with the direction given by the caller."""
         if causal and not self.causal_form:
             raise UnsupportedError(f"{self.name} has no causal form")
+        k, v = shared(k, q), shared(v, q)
         return self.finish(self.attend(q, k, v, where, causal)).to(v.dtype)
 
-    def layout(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, segments: Maybe) -> Layout:
-        """Where the tokens stand, once per call, or a one-line error for tensors that do not fit this core."""
-        self._check(q, k, v, segments)
-        return layout(q.shape[0], q.shape[2], key_mask, segments, q.device)
+    def layout(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, segments: Maybe, cross: bool = False
+    ) -> Layout:
+        """Where the tokens stand, once per call, or a one-line error for tensors that do not fit this core.
 
-    def _check(self, q: Tensor, k: Tensor, v: Tensor, segments: Maybe) -> None:
+        `cross`: q is another sequence than k and v, even if it has their length.
+        """
+        self._check(q, k, v, segments, cross=not self.causal)
+        where = layout(q.shape[0], k.shape[2], key_mask, segments, q.device)
+        if crosses(q, k, segments) or cross:
+            self.check_cross()
+            where = where.seen_by(q.shape[2])
+        return where
+
+    def check_cross(self) -> None:
+        """A one-line error if queries and keys must be the same tokens."""
+        if not self.cross:
+            raise UnsupportedError(f"{self.name} has no cross-attention: q, k and v must agree in length and heads")
+        positions = getattr(self.options, "positions", "none")
+        if positions != "none":
+            raise UnsupportedError(
+                f"{self.name}: positions={positions!r} relates tokens of one sequence: cross-attention needs 'none'"
+            )
+
+    def _check(self, q: Tensor, k: Tensor, v: Tensor, segments: Maybe, cross: bool = False) -> None:
         """One-line errors for tensors that do not fit this core."""
-        _, H, _ = check_qkv(q, k, v)
+        _, H, _ = check_qkv(q, k, v, cross)
         if (H, q.shape[3]) != (self.heads, self.head_dim):
             raise InputError(f"q has {H} heads of width {q.shape[3]}: this core has {self.heads} of {self.head_dim}")
         if segments is not None and not self.packed:
@@ -91,7 +118,8 @@ class Core(nn.Module):
         self, q: Tensor, k: Tensor, key_mask: Maybe = None, segments: Maybe = None, normalize: bool = False
     ) -> Tensor:
         """Dense A (B,H,N,N), for which A @ v is the output before any norm; `normalize`: rows divided by their sum."""
-        A = self.dense(q, k, self.layout(q, k, k, key_mask, segments), self.causal)
+        where = self.layout(q, k, k, key_mask, segments)
+        A = self.dense(q, shared(k, q), where, self.causal)
         if not normalize:
             return A
         total = A.sum(dim=-1, keepdim=True)
@@ -184,26 +212,10 @@ class Core(nn.Module):
             raise UnsupportedError(f"{self.name} cannot prefill or step: {why}")
 
 
-class Mixer(nn.Module):
+class Mixer(Projections):
     """A core between its projections: x (B,N,M) -> y (B,N,M)."""
 
-    parts = 3  # parts of the first projection: queries, keys and values
-
-    def __init__(self, core: Core) -> None:
-        super().__init__()
-        self.core = core
-        self.width = M = core.heads * core.head_dim  # of the input and output vectors
-        self.qkv = nn.Linear(M, self.parts * M)
-        self.out = nn.Linear(M, M)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Xavier uniform for each of the four projections, biases 0."""
-        for weight in self.qkv.weight.chunk(self.parts):
-            nn.init.xavier_uniform_(weight, gain=self.core.qkv_gain)
-        nn.init.xavier_uniform_(self.out.weight)
-        nn.init.zeros_(self.qkv.bias)
-        nn.init.zeros_(self.out.bias)
+    core: Core
 
     def forward(self, x: Tensor, key_mask: Maybe = None, segments: Maybe = None) -> Tensor:
         """y (B,N,M) of x (B,N,M)."""
@@ -228,25 +240,11 @@ class Mixer(nn.Module):
         q, k, _ = self._split(x)
         return self.core.weights(q, k, key_mask, segments, normalize)
 
-    def _check(self, x: Tensor) -> None:
-        """A one-line error if x does not fit."""
-        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.width:
-            shape = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
-            raise InputError(f"x {shape}: it must be a tensor (batch, tokens, width) with width {self.width}")
-        weight = getattr(self.out, "weight", None)  # no tensor where a user has wrapped or quantized the projection
-        if isinstance(weight, Tensor) and x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise InputError(f"x is {x.dtype}: the mixer's parameters are {weight.dtype}")
 
-    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v (B,H,N,D) of x (B,N,M)."""
-        # First the parts of one tensor, then its heads: one copy joins the gradients; `unbind` would need two.
-        parts = self.qkv(x).chunk(3, dim=2)
-        q, k, v = (part.unflatten(2, (self.core.heads, self.core.head_dim)).transpose(1, 2) for part in parts)
-        return q, k, v
-
-    def _merge(self, o: Tensor, x: Tensor) -> Tensor:
-        """y (B,N,M) of o (B,H,N,D); a gated mixer also reads x."""
-        return self.out(o.transpose(1, 2).flatten(2))
+def shared(x: Tensor, q: Tensor) -> Tensor:
+    """Keys or values x (B,G,N,.) with the heads of q (B,H,T,.): each is repeated for the H/G heads that share it."""
+    times = q.shape[1] // x.shape[1]
+    return x if times == 1 else x.repeat_interleave(times, dim=1)
 
 
 def check_count(name: str, value: object) -> None:
@@ -295,5 +293,6 @@ def describe_attention(name: str) -> dict[str, Any]:
         "recurrent": cls.recurrent and cls.causal_form,
         "packed": cls.packed,
         "any_length": cls.any_length,
+        "cross": cls.cross and cls.bidirectional_form,
         "core": cls.core_form,
     }

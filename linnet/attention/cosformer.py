@@ -32,6 +32,7 @@ class CosformerAttention(FeatureCore):
     paper = "cosFormer: Rethinking Softmax in Attention, ICLR 2022, arXiv 2202.08791"
     cost = "N D^2"
     any_length = False
+    cross = False  # the cosine is of a distance inside one sequence
     counted = True
     wide = True
     Options = CosformerOptions

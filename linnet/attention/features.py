@@ -23,6 +23,7 @@ class FeatureCore(Core):
     """A_ts = phi(q_t) . phi(k_s), divided by its sum over the visible s where `normalize`."""
 
     normalize: bool = True
+    cross = True
     counted: bool = False  # features depend on positions, so that a state counts them
     wide: bool = False  # half precision is widened before the feature map
 
@@ -132,6 +133,8 @@ class LogFeatureCore(Core):
         if not self.counted:
             return q, k
         return self.positions(where.position, *(x.to(accumulator(x.dtype)) for x in (q, k)))
+
+    cross = True
 
     def log_features(self, q: Tensor, k: Tensor, where: Layout, causal: bool, past: State = ()) -> LogFeatures:
         """The logarithms in float32 or wider; `past` is what a state keeps besides S, z and m."""

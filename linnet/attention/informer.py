@@ -38,6 +38,7 @@ class InformerAttention(Core):
     cost = "N D log N"
     causal_form = False
     packed = False
+    chooses = True
     seed: Tensor
     Options = InformerOptions
     options: InformerOptions

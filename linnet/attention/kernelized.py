@@ -51,6 +51,7 @@ class KernelizedAttention(Core):
     causal_form = False
     recurrent = False
     packed = False
+    cross = True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         wide = accumulator(q.dtype)

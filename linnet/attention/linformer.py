@@ -35,6 +35,7 @@ class LinformerAttention(Core):
     causal_form = False
     recurrent = False
     packed = False
+    cross = True
     any_length = False
     Options = LinformerOptions
     options: LinformerOptions

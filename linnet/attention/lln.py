@@ -146,12 +146,13 @@ class LlnAttention(LogFeatureCore):
         if causal and statistics == "sample":
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
         whole = statistics == "tensor" or (statistics == "sample" and where.run is None)
-        parts = [moment for x in (q, k) for moment in per_token(x, where, whole)]
+        sides = (q, where.of_queries), (k, where)
+        parts = [(moment, side) for x, side in sides for moment in per_token(x, side, whole)]
         if statistics == "tensor":
-            kept = torch.stack(parts, dim=-1).sum(dim=2)
-            sums = [part.sum() for part in parts]
+            kept = torch.stack([part.sum(dim=2) for part, _ in parts], dim=-1)
+            sums = [part.sum() for part, _ in parts]
         else:
-            sums = [(over_prefix if statistics == "prefix" else over_run)(part, where) for part in parts]
+            sums = [(over_prefix if statistics == "prefix" else over_run)(part, side) for part, side in parts]
             if past is not None:
                 sums = [part + before for part, before in zip(sums, past[:, :, None].unbind(dim=3), strict=True)]
             kept = torch.stack([part[:, :, -1] for part in sums], dim=-1)

@@ -114,7 +114,9 @@ class LongShortAttention(Core):
         if causal:
             see = see & torch.ones(w, size, dtype=torch.bool, device=q.device).tril(before)
         far_k, far_v, far_see = far
-        far_see = F.pad(far_see.expand(-1, N, -1), (0, 0, 0, extra)).unflatten(1, (-1, w))[:, None]  # (B, 1, n, w, R)
+        # Padded as numbers: inductor's C++ for a padded bool that comes from a comparison of integers does not compile.
+        far_see = F.pad(far_see.expand(-1, N, -1).to(q.dtype), (0, 0, 0, extra)) > 0
+        far_see = far_see.unflatten(1, (-1, w))[:, None]  # (B, 1, n, w, R)
         scores = torch.cat([q @ k, q @ far_k.mT[:, :, None]], dim=-1)
         A = masked_softmax(scores, torch.cat([see.expand(*far_see.shape[:-1], size), far_see], dim=-1))  # M32
         o = A[..., :size] @ v.mT + A[..., size:] @ far_v[:, :, None]

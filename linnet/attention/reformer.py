@@ -38,7 +38,7 @@ class SharedMixer(Mixer):
     parts = 2
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, v = self.qkv(x).unflatten(2, (2, self.core.heads, self.core.head_dim)).permute(2, 0, 3, 1, 4)
+        q, v = self._project(x).unflatten(2, (2, self.core.heads, self.core.head_dim)).permute(2, 0, 3, 1, 4)
         return q, q, v
 
 
@@ -51,6 +51,7 @@ class ReformerAttention(Core):
     cost = "N c D + N log N"
     causal_form = False
     packed = False
+    chooses = True
     rotations: Tensor
     Options = ReformerOptions
     options: ReformerOptions

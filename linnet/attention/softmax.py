@@ -36,6 +36,7 @@ class SoftmaxAttention(Core):
     what = "softmax over all keys"
     paper = "Attention Is All You Need, NeurIPS 2017, arXiv 1706.03762"
     cost = "N^2 D"
+    cross = True
     state_types = ("input", "input", "flag", "count")
     Options = SoftmaxOptions
     options: SoftmaxOptions
@@ -50,7 +51,8 @@ class SoftmaxAttention(Core):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self.positions(where.position, q, k)
         rule, whole = self._rule(causal), where.real is None and where.run is None
-        if rule.dropout or not whole:  # torch's fused kernel has no dropout and reads an N x N mask
+        # torch's fused kernel has no dropout and reads an N x N mask; block kernels skip queries at masked keys
+        if where.queries is None and (rule.dropout or not whole):
             o = attend_dropping(q, k, v, where, q.shape[2], rule)
             if o is not None:
                 return o

@@ -19,7 +19,7 @@ from linnet.ops import reference
 from linnet.ops.backend import choose_kernel
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.exponential_chunk import Maybe, chunks, exp_, store
-from linnet.ops.masks import Layout, check_qkv, check_state, layout
+from linnet.ops.masks import Layout, check_qkv, check_state, cleared, crosses, fold_heads, layout, unfold_heads
 from linnet.ops.precision import FLOOR, State, accumulator, no_autocast
 from linnet.ops.rules import ExpRule
 
@@ -42,15 +42,20 @@ def exp_attention(
     Features may be -inf; float32 resolves exponents up to about 1e5. A token that sees no real key gives
     zeros. A state holds the keys of earlier calls: S (B, H, D, E), z (B, H, D) and m (B, H, D), at least float32;
     `return_state=True` returns (o, state).
+
+    With causal=False log_q may be (B, H', T, D), of another length and with more heads by a whole factor; o then is
+    (B, H', T, E), and `key_mask` masks keys only.
     """
-    B, H, N = check_qkv(log_q, log_k, v)
+    B, _, T = check_qkv(log_q, log_k, v, cross=causal is False)
     for name, flag in (("causal", causal), ("return_state", return_state)):
         if not isinstance(flag, bool):
             raise InputError(f"{name} is {flag!r}: it must be True or False")
-    D, E = log_q.shape[3], v.shape[3]
+    H, N, D, E = *log_k.shape[1:], v.shape[3]
     check_state(state, [(B, H, D, E), (B, H, D), (B, H, D)], v.device)
+    crosses(log_q, log_k, segments)
     where = layout(B, N, key_mask, segments, v.device)
-    o, after = attend(log_q, log_k, v, where, ExpRule(causal), state, backend)
+    o, after = attend(fold_heads(log_q, H), log_k, v, where, ExpRule(causal), state, backend)
+    o = unfold_heads(o, T)
     return (o, after) if return_state else o
 
 
@@ -59,7 +64,8 @@ def attend(
     backend: str | None = None,
 ) -> tuple[Tensor, State]:  # fmt: skip
     """`exp_attention` of checked tensors from their layout, with its state; scaled copies of q and k only if needed."""
-    name = choose_kernel("exp_attention", q, v, backend)
+    hurdle = "" if q.shape[2] == k.shape[2] else "q and k have different lengths or heads"
+    name = choose_kernel("exp_attention", q, v, backend, hurdle)
     if rule.alpha is not None and rule.beta is not None and name != "cpu":
         q, k, rule = rule.alpha * q, rule.beta * k, ExpRule(rule.causal)
     return BACKENDS[name](q, k, v, where, rule, state)
@@ -68,11 +74,13 @@ def attend(
 def _torch(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
 ) -> tuple[Tensor, State]:
-    """In PyTorch: a loop over chunks."""
+    """In PyTorch: a loop over chunks, or matrix products where the queries are another sequence."""
     real, run, causal = where.real, where.run, rule.causal
     S, z, m = _empty_state(k, v) if state is None else (part.to(accumulator(v.dtype)) for part in state)
     with no_autocast(v.device):
-        if q.shape[2] == 1:
+        if q.shape[2] != k.shape[2]:
+            o, S, z, m = _across(q, k, v, real, S, z, m)
+        elif q.shape[2] == 1:
             o, S, z, m = _step(q, k, v, real, S, z, m)
         else:
             o, den, r, S, z, m = _forward(q, k, v, real, run, S, z, m, causal or run is not None)
@@ -145,6 +153,21 @@ def _step(
     W = (q - q.detach().amax(-1, keepdim=True).clamp_(min=FLOOR)).exp()
     num, den = W.unsqueeze(-2) @ S, (W * z).sum(-1)[..., None, None]
     return (num / den.masked_fill(den == 0, 1)).to(v.dtype), S, z, top  # M11
+
+
+def _across(
+    q: Tensor, k: Tensor, v: Tensor, real: Maybe, S: Tensor, z: Tensor, m: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All keys (B,H,N,D) add to the state, then all queries (B,H,T,D) read it: two matrix products."""
+    q, k, x = (y.to(S.dtype) for y in (q, k, *cleared(real, v)))
+    k = k if real is None else k.masked_fill(~real[:, None, :, None], -torch.inf)
+    top = torch.maximum(m, k.amax(2)).detach().clamp_(min=FLOOR)  # (B, H, D)
+    old, new = (m.detach() - top).exp(), (k - top.unsqueeze(2)).exp()
+    S, z = S * old.unsqueeze(-1) + new.mT @ x, z * old + new.sum(2)  # M12
+    q = q + top.unsqueeze(2)
+    W = (q - q.detach().amax(-1, keepdim=True).clamp_(min=FLOOR)).exp()
+    den = W @ z.unsqueeze(-1)  # (B, H, T, 1)
+    return (W @ S / den.masked_fill(den == 0, 1)).to(v.dtype), S, z, top  # M11
 
 
 def _forward_loop(

@@ -15,7 +15,7 @@ from linnet.ops import reference
 from linnet.ops.backend import choose_kernel
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.features import EluFeatures
-from linnet.ops.masks import Layout, check_qkv, check_state, cleared, clock, layout
+from linnet.ops.masks import Layout, check_qkv, check_state, cleared, clock, crosses, fold_heads, layout, unfold_heads
 from linnet.ops.precision import EPS, FLOOR, State, accumulator, no_autocast
 from linnet.ops.rules import LinearRule
 
@@ -40,11 +40,17 @@ def linear_attention(
     `normalize` divides by sum_s phi_q_t . phi_k_s, but by at least 1e-6. `log_decay` (H,) multiplies the weight of a
     key n tokens back by exp(n * log_decay). A state is (S,), or (S, z) if normalized: S (B,H,D,E), z (B,H,D), float32
     or wider. The result is o, or (o, state) with `return_state`. Half precision accumulates in float32.
+
+    With causal=False phi_q may be (B,H',T,D), of another length and with more heads by a whole factor; o then is
+    (B,H',T,E), and `key_mask` masks keys only.
     """
-    B, _, N = check_qkv(phi_q, phi_k, v)
-    _check_extras(phi_q, v, causal, normalize, segments, log_decay, state, return_state)
-    where, rule = layout(B, N, key_mask, segments, v.device), LinearRule(causal, normalize, log_decay=log_decay)
-    o, after = attend(phi_q, phi_k, v, where, rule, state, backend)
+    B, _, T = check_qkv(phi_q, phi_k, v, cross=causal is False)
+    _check_extras(phi_k, v, causal, normalize, segments, log_decay, state, return_state)
+    crosses(phi_q, phi_k, segments)
+    where = layout(B, v.shape[2], key_mask, segments, v.device)
+    rule = LinearRule(causal, normalize, log_decay=log_decay)
+    o, after = attend(fold_heads(phi_q, v.shape[1]), phi_k, v, where, rule, state, backend)
+    o = unfold_heads(o, T)
     return (o, after) if return_state else o
 
 
@@ -56,7 +62,10 @@ def attend(
     if rule.features is not None and not isinstance(rule.features, EluFeatures):
         q, k, rule = rule.features(q), rule.features(k), rule._replace(features=None)
         v = v.to(q.dtype)
-    name = choose_kernel("linear_attention", q, v, backend, "" if rule.log_decay is None else "log_decay is given")
+    hurdle = "" if rule.log_decay is None else "log_decay is given"
+    if q.shape[2] != k.shape[2]:
+        hurdle = "q and k have different lengths or heads"
+    name = choose_kernel("linear_attention", q, v, backend, hurdle)
     if rule.features is not None and name != "cpu":
         q, k, rule = rule.features(q), rule.features(k), rule._replace(features=None)
     return BACKENDS[name](q, k, v, where, rule, state)

@@ -3,15 +3,18 @@
 A segment is a maximal run of equal ids. Positions count from the first real token of the row or segment, so that
 left padding, right padding and packing all equal the plain run; a masked token inside a row only removes its key.
 Masked tokens before the first and after the last real token belong to the runs of those two tokens.
+
+In cross-attention the queries are another sequence than the keys. Then the layout is that of the keys, and `queries`
+holds the layout of the queries, none of which is masked.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from linnet.errors import InputError
+from linnet.errors import InputError, UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Layout:
     run: Tensor | None  # (B, N) int64, 0, 1, ... along the row; None: one run
     position: Tensor  # (N,) or (B, N) int64
     length: Tensor | int  # (B,) int64 or int: positions of the last run, which is the position of a next token
+    queries: "Layout | None" = None  # of queries that are not the tokens of the keys; None: they are
 
     def lengths(self, B: int) -> Tensor:
         """`length` as a tensor (B,)."""
@@ -39,6 +43,15 @@ class Layout:
             return self
         length = self.lengths(len(start)) + start
         return Layout(self.real, self.run, self.position + start[:, None], length)
+
+    def seen_by(self, T: int) -> "Layout":
+        """The same tokens as keys of T queries that are another sequence."""
+        return replace(self, queries=Layout(None, None, torch.arange(T, device=self.position.device), T))
+
+    @property
+    def of_queries(self) -> "Layout":
+        """Where the queries stand: with the keys, unless they are another sequence."""
+        return self if self.queries is None else self.queries
 
 
 def layout(B: int, N: int, key_mask: Tensor | None, segments: Tensor | None, device: torch.device) -> Layout:
@@ -108,7 +121,7 @@ def clock(where: Layout, B: int) -> Tensor:
 
 
 def visible(where: Layout, causal: bool) -> Tensor:
-    """Which key each query may see: bool, broadcast to (B, 1, N, N), rows are queries."""
+    """Which key each query may see: bool, broadcast to (B, 1, N, N) or (B, 1, T, N), rows are queries."""
     N = where.position.shape[-1]
     see = torch.ones(1, 1, N if causal else 1, N, dtype=torch.bool, device=where.position.device)
     if causal:
@@ -144,20 +157,27 @@ def _shown(shapes: Sequence[tuple[int | None, ...]]) -> str:
     return ", ".join(str(tuple("*" if n is None else n for n in shape)).replace("'", "") for shape in shapes)
 
 
-def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:
-    """(B, H, N) of three tensors that fit together, else a one-line error."""
+def check_qkv(q: Tensor, k: Tensor, v: Tensor, cross: bool = False) -> tuple[int, int, int]:
+    """(B, H, N) of q, if the three tensors fit together, else a one-line error.
+
+    `cross` allows q another length than k and v, and more heads by a whole factor.
+    """
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise InputError(f"{name} is a {type(x).__name__}: it must be a tensor (batch, heads, tokens, width)")
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.dim() == k.dim() == v.dim() == 4:
         raise InputError(f"{shapes}: each must have four axes (batch, heads, tokens, width)")
-    if q.shape[:3] != k.shape[:3] or q.shape[:3] != v.shape[:3]:
+    if not cross and (q.shape[:3] != k.shape[:3] or q.shape[:3] != v.shape[:3]):
         raise InputError(f"{shapes}: batch, heads and tokens must be the same in all three")
+    if k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0]:
+        raise InputError(f"{shapes}: batch, heads and tokens of k and v, and the batch of q, must be the same")
     if q.shape[3] != k.shape[3]:
         raise InputError(f"{shapes}: q and k must have the same width")
-    if min(q.shape) < 1 or v.shape[3] < 1:
+    if min(*q.shape, *k.shape, v.shape[3]) < 1:
         raise InputError(f"{shapes}: no axis may be empty")
+    if q.shape[1] % k.shape[1]:
+        raise InputError(f"{shapes}: the heads of k and v must divide the heads of q")
     if not q.dtype == k.dtype == v.dtype:
         raise InputError(f"q is {q.dtype}, k {k.dtype}, v {v.dtype}: all three must have one type")
     if q.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
@@ -166,3 +186,22 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:
         raise InputError(f"q is on {q.device}, k on {k.device}, v on {v.device}: all three must be on one device")
     B, H, N, _ = q.shape
     return B, H, N
+
+
+def crosses(q: Tensor, k: Tensor, segments: Tensor | None) -> bool:
+    """Whether q has another length or more heads than k, in which case segments are a one-line error."""
+    if q.shape[1:3] == k.shape[1:3]:
+        return False
+    if segments is not None:
+        raise UnsupportedError("segments is given: it needs q and k of the same length and number of heads")
+    return True
+
+
+def fold_heads(q: Tensor, heads: int) -> Tensor:
+    """q (B,H,T,D) as (B,`heads`,T H/`heads`,D): query heads that share a key head become more queries of that head."""
+    return q if q.shape[1] == heads else q.unflatten(1, (heads, -1)).flatten(2, 3)
+
+
+def unfold_heads(o: Tensor, T: int) -> Tensor:
+    """`fold_heads` undone: o (B,H,T,E) again."""
+    return o if o.shape[2] == T else o.unflatten(2, (-1, T)).flatten(1, 2)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.masks import Layout, check_qkv, clock, layout, visible
+from linnet.ops.masks import Layout, check_qkv, clock, crosses, fold_heads, layout, unfold_heads, visible
 from linnet.ops.precision import EPS, FLOOR, State, accumulator
 from linnet.ops.rules import BlockRule, ExpRule, LinearRule
 
@@ -36,9 +36,12 @@ def linear_attention(
     backend: str | None = None,
 ) -> Any:
     """o_t = sum_s A_ts v_s, divided by sum_s A_ts where `normalize`."""
-    B, _, N = check_qkv(phi_q, phi_k, v)
-    where, rule = layout(B, N, key_mask, segments, v.device), LinearRule(causal, normalize, log_decay=log_decay)
-    o, after = attend_linear(phi_q, phi_k, v, where, rule, state)
+    B, _, T = check_qkv(phi_q, phi_k, v, cross=causal is False)
+    crosses(phi_q, phi_k, segments)
+    where = layout(B, v.shape[2], key_mask, segments, v.device)
+    rule = LinearRule(causal, normalize, log_decay=log_decay)
+    o, after = attend_linear(fold_heads(phi_q, v.shape[1]), phi_k, v, where, rule, state)
+    o = unfold_heads(o, T)
     return (o, after) if return_state else o
 
 
@@ -46,7 +49,7 @@ def attend_linear(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
 ) -> tuple[Tensor, State]:
     """`linear_attention` from a layout, with its state."""
-    (B, H, N, _), dtype = q.shape, v.dtype
+    (B, H, N, _), dtype = k.shape, v.dtype
     log_decay, normalize = rule.log_decay, rule.normalize
     q, k, v = (x.to(accumulator(dtype)) for x in (q, k, v))
     A = linear_weights(q, k, where, rule.causal, log_decay)
@@ -58,8 +61,10 @@ def attend_linear(
     rate = rate.to(A.dtype)
     run = torch.zeros(B, N, dtype=torch.int64, device=v.device) if where.run is None else where.run
     if state is not None:  # the state is at position -1 of the first run
-        first = (run == run[:, :1])[:, None, :, None]
-        read = q * torch.exp(rate[:, None] * (p[:, None] + 1))[..., None] * first
+        read = q
+        if q.shape[2] == N:  # queries of another length read the whole state
+            first = (run == run[:, :1])[:, None, :, None]
+            read = q * torch.exp(rate[:, None] * (p[:, None] + 1))[..., None] * first
         o = o + read @ state[0].to(A.dtype)
         if normalize:
             z = z + read @ state[1].to(A.dtype)[..., None]
@@ -79,11 +84,16 @@ def attend_linear(
 def block_weights(
     q: Tensor, k: Tensor, where: Layout, block: int, kind: str, causal: bool, scale: float | None = None
 ) -> Tensor:
-    """Softmax or ReLU of q_t . k_s * scale among the visible keys of t's own block: (B,H,N,N)."""
+    """Softmax or ReLU of q_t . k_s * scale among the visible keys of t's own block: (B,H,N,N).
+
+    For queries of another sequence all keys are one block: (B,H,T,N).
+    """
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    own = where.position // block
-    same = own[..., :, None] == own[..., None, :]  # (N, N) or (B, N, N)
-    see = visible(where, causal) & (same[:, None] if same.dim() == 3 else same)
+    see = visible(where, causal)
+    if where.queries is None:
+        own = where.position // block
+        same = own[..., :, None] == own[..., None, :]  # (N, N) or (B, N, N)
+        see = see & (same[:, None] if same.dim() == 3 else same)
     if kind == "rela":
         return torch.where(see, scores, 0).relu()  # M6
     blind = ~see.any(dim=-1, keepdim=True)  # a row that sees nothing gives zeros: its softmax would be 0/0
@@ -157,9 +167,11 @@ def exp_attention(
 
     A state (S, z, m) stands for past keys: S_c = sum_s e^(k_sc - m_c) v_s, z_c the same without v, m_c the largest key.
     """
-    B, _, N = check_qkv(log_q, log_k, v)
-    where = layout(B, N, key_mask, segments, v.device)
-    o, after = attend_exp(log_q, log_k, v, where, ExpRule(causal), state)
+    B, _, T = check_qkv(log_q, log_k, v, cross=causal is False)
+    crosses(log_q, log_k, segments)
+    where = layout(B, v.shape[2], key_mask, segments, v.device)
+    o, after = attend_exp(fold_heads(log_q, v.shape[1]), log_k, v, where, ExpRule(causal), state)
+    o = unfold_heads(o, T)
     return (o, after) if return_state else o
 
 
@@ -167,14 +179,16 @@ def attend_exp(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
 ) -> tuple[Tensor, State]:
     """`exp_attention` from a layout, with its state."""
-    (B, H, N, D), dtype = q.shape, v.dtype
+    (B, H, N, D), dtype = k.shape, v.dtype
     q, k, v = (x.to(accumulator(dtype)) for x in (q, k, v))
     run = torch.zeros(B, N, dtype=torch.int64, device=v.device) if where.run is None else where.run
     if state is None:
         empty = v.new_zeros(B, H, D)
         state = empty[..., None] * v[:, :, :1], empty, empty + FLOOR
     S, z, m = state
-    past = torch.where((run == run[:, :1])[:, None, :, None], q + m[:, :, None], -torch.inf)  # (B, H, N, D)
+    past = q + m[:, :, None]  # (B, H, N, D)
+    if where.run is not None:
+        past = torch.where((run == run[:, :1])[:, None, :, None], past, -torch.inf)
     A, r = exp_scores(q, k, visible(where, rule.causal), past.amax(dim=-1))
     W = torch.exp(past - r)  # the weight of the state's channels
     total = A.sum(dim=-1, keepdim=True) + W @ z[..., None]

@@ -1,0 +1,84 @@
+"""The layers around a core: x (B,N,M) -> q, k, v (B,H,N,D), and o (B,H,N,D) -> y (B,N,M)."""
+
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from linnet.errors import InputError
+from linnet.ops.precision import accumulator, no_autocast
+
+
+class Headed(Protocol):
+    """What projections need of a core."""
+
+    heads: int
+    head_dim: int
+    qkv_gain: ClassVar[float]
+    chooses: ClassVar[bool]
+
+
+def rounds(x: Tensor) -> bool:
+    """Whether a projection of x would be rounded to half precision."""
+    return x.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(x.device.type)
+
+
+def project(x: Tensor, weight: Tensor, bias: Tensor | None, exact: bool) -> Tensor:
+    """x W^T + b; `exact`: half precision and autocast do not round it, since rounded queries may choose other keys."""
+    if not (exact and rounds(x)):
+        return F.linear(x, weight, bias)
+    wide = accumulator(x.dtype)
+    with no_autocast(x.device):
+        return F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
+
+
+class Projections(nn.Module):
+    """The first projection of x, and the last one of o."""
+
+    parts = 3  # parts of the first projection: queries, keys and values
+    core: Headed
+
+    def __init__(self, core: Headed) -> None:
+        super().__init__()
+        self.core = core
+        self.width = M = core.heads * core.head_dim  # of the input and output vectors
+        self.qkv = nn.Linear(M, self.parts * M)
+        self.out = nn.Linear(M, M)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier uniform for each of the four projections, biases 0."""
+        for weight in self.qkv.weight.chunk(self.parts):
+            nn.init.xavier_uniform_(weight, gain=self.core.qkv_gain)
+        nn.init.xavier_uniform_(self.out.weight)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def _check(self, x: Tensor) -> None:
+        """A one-line error if x does not fit."""
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.width:
+            shape = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+            raise InputError(f"x {shape}: it must be a tensor (batch, tokens, width) with width {self.width}")
+        weight = getattr(self.out, "weight", None)  # no tensor where a user has wrapped or quantized the projection
+        if isinstance(weight, Tensor) and x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise InputError(f"x is {x.dtype}: the mixer's parameters are {weight.dtype}")
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v (B,H,N,D) of x (B,N,M)."""
+        # First the parts of one tensor, then its heads: one copy joins the gradients; `unbind` would need two.
+        parts = self._project(x).chunk(3, dim=2)
+        q, k, v = (part.unflatten(2, (self.core.heads, self.core.head_dim)).transpose(1, 2) for part in parts)
+        return q, k, v
+
+    def _project(self, x: Tensor) -> Tensor:
+        """The first projection of x."""
+        layer = self.qkv
+        if self.core.chooses and rounds(x) and type(layer) is nn.Linear:  # a user's own layer decides itself
+            return project(x, layer.weight, layer.bias, exact=True)
+        return layer(x)
+
+    def _merge(self, o: Tensor, x: Tensor) -> Tensor:
+        """y (B,N,M) of o (B,H,N,D); a gated mixer also reads x."""
+        o = o.to(x.dtype) if self.core.chooses else o
+        return self.out(o.transpose(1, 2).flatten(2))
