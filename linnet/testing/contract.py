@@ -1,8 +1,8 @@
 """The contract of an attention, as a function that anyone can run on their own: `check_attention(fn)`.
 
 It checks that an attention equals its dense definition, in values and gradients, and never reads the future; that
-padding, packing and the rest of the batch do not change a result; that the recurrent form equals the parallel one; and
-that half precision is finite and calls are repeatable.
+padding, packing and the rest of the batch do not change a result; that the recurrent form equals the parallel one; that
+queries of another sequence see the keys as the definition says; and that half precision is finite and calls repeatable.
 """
 
 import copy
@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linnet.attention.base import Core, create_mixer
+from linnet.attention.base import Core, Mixer, create_mixer
 from linnet.errors import InputError, LinnetError, UnsupportedError, unknown
 
 LENGTHS = (1, 7, 63, 64, 100, 257)
+ACROSS = ((1, 9), (9, 1), (40, 100), (100, 40), (64, 64))  # lengths of queries and of keys in cross-attention
+HALF = {torch.bfloat16: 0.02, torch.float16: 0.005}  # how far a mixer in half precision may be from float32
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,14 @@ def check_attention(
 
     `attention` is a mechanism's name, a core, or any function o = f(q, k, v) on (B,H,N,D). A function is checked for
     padding if it takes `key_mask`, and for packing if it takes `segments`. `causal` defaults to the object's attribute.
+    With a mechanism's name its mixer is compared with float32 in half precision, too.
     """
+    mixer: Mixer | None = None
     if isinstance(attention, str):
         if causal is None:
             raise InputError("causal is None: give True or False with a mechanism's name")
-        attention = create_mixer(attention, width=heads * head_dim, heads=heads, causal=causal, **(options or {})).core
+        mixer = create_mixer(attention, width=heads * head_dim, heads=heads, causal=causal, **(options or {}))
+        attention = mixer.core
     elif options is not None:
         raise InputError("options is given: only a mechanism chosen by name takes options")
     if not callable(attention):
@@ -96,6 +101,8 @@ def check_attention(
             report = Report(trial.name, causal, trial.lengths)
             for name, bound, measure in trial.promises(compile):
                 report.checks.append(Check(name, measure(), bound))
+            if mixer is not None:
+                report.checks.extend(_halves(mixer, trial.lengths[-1]))
     finally:
         if isinstance(attention, nn.Module):
             attention.train(training)
@@ -110,6 +117,16 @@ def difference(a: Tensor, b: Tensor) -> float:
         return float("inf")
     a, b = a.detach(), b.detach()
     return float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
+
+
+def _halves(mixer: Mixer, N: int) -> Iterator[Check]:
+    """A mixer in half precision against float32, with the same rounded parameters and inputs."""
+    for dtype, bound in HALF.items():
+        half = copy.deepcopy(mixer).eval().to(dtype)
+        x = torch.randn(2, N, mixer.width).to(dtype)
+        with torch.no_grad():
+            worst = difference(half(x).float(), copy.deepcopy(half).float()(x.float()))
+        yield Check(f"{str(dtype).removeprefix('torch.')} mixer differs from float32", worst, bound)
 
 
 class _Trial:
@@ -149,6 +166,12 @@ class _Trial:
             yield "packing changes the result", 1e-6, self.packing
         if self.recurs():
             yield "recurrent form differs", 1e-5, self.recurrence
+        if self.core is not None and self.crosses(self.core):
+            yield "cross-attention differs from its definition, float64", 1e-10, lambda: self.across(torch.float64)
+            yield "cross-attention differs from its definition, float32", 1e-5, lambda: self.across(torch.float32)
+            yield "gradients of cross-attention differ from the definition's", 1e-10, self.across_gradients
+            yield "cross-attention reads masked keys or batch mates", 1e-6, self.across_rows
+            yield "shared heads differ from repeated ones", 1e-6, self.shared_heads
         if max(self.lengths) > 1:
             yield "no gradient reaches the inputs", 0.0, self.untrained
         yield "bfloat16 differs from float32", 0.1, self.half
@@ -167,6 +190,15 @@ class _Trial:
         except UnsupportedError:
             return False
         return True
+
+    @staticmethod
+    def crosses(core: Core) -> bool:
+        """Whether queries may be another sequence than the keys; an option may forbid what the mechanism can do."""
+        try:
+            core.check_cross()
+        except UnsupportedError:
+            return False
+        return not core.causal and core.has_weights
 
     def inputs(self, N: int, B: int = 2, dtype: torch.dtype = torch.float32) -> list[Tensor]:
         """Random q, k, v."""
@@ -339,6 +371,75 @@ class _Trial:
                     o, state = core.step(q[:, :, t : t + 1], k[:, :, t : t + 1], v[:, :, t : t + 1], state)
                     parts.append(o)
                 worst = max(worst, difference(torch.cat(parts, dim=2), whole))
+        return worst
+
+    def _sides(self, T: int, N: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q of T and k, v of N tokens, and a mask that hides keys of its rows on the left, on the right and inside."""
+        q, k, v = (torch.randn(3, self.heads, n, self.head_dim, dtype=dtype) for n in (T, N, N))
+        real, third = torch.ones(3, N, dtype=torch.bool), N // 3
+        real[0, :third], real[1, N - third :], real[2, third : 2 * third] = False, False, False
+        return q, k, v, real
+
+    def _both(self, core: Core, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Cross-attention and its definition; every query counts, those beside masked keys, too."""
+        where = core.layout(q, k, v, real, None, cross=True)
+        return core.run(q, k, v, where, False), core.finish(core.definition(q, k, v, where, False))
+
+    def across(self, dtype: torch.dtype) -> float:
+        core, worst = self.typed(dtype), 0.0
+        assert isinstance(core, Core)
+        with torch.no_grad():
+            for T, N in ACROSS:
+                q, k, v, real = self._sides(T, N, dtype)
+                worst = max(worst, *(difference(*self._both(core, q, k, v, mask)) for mask in (None, real)))
+        return worst
+
+    def across_gradients(self) -> float:
+        core, worst = self.typed(torch.float64), 0.0
+        assert isinstance(core, Core)
+        for T, N in ACROSS:
+            q, k, v, real = self._sides(T, N, torch.float64)
+            leaves = [*(x.requires_grad_() for x in (q, k, v)), *core.parameters()]
+            outputs = self._both(core, q, k, v, real)
+            g = torch.randn_like(outputs[0])
+            ours, theirs = (torch.autograd.grad(o, leaves, g) for o in outputs)
+            least = 1e-5 * max(float(b.abs().max()) for b in theirs)  # a zero gradient may have rounding errors
+            for a, b in zip(ours, theirs, strict=True):
+                worst = max(worst, float((a - b).abs().max()) / max(float(b.abs().max()), least, 1e-30))
+        return worst
+
+    def across_rows(self) -> float:
+        """Compare each row of a masked batch with the row alone, without its padding, and with other hidden keys."""
+        core, worst = self.core, 0.0
+        assert core is not None
+        with torch.no_grad():
+            for T, N in ACROSS:
+                q, k, v, real = self._sides(T, N)
+                where = core.layout(q, k, v, real, None, cross=True)
+                together = core.run(q, k, v, where, False)
+                hidden = ~real[:, None, :, None]
+                other = core.run(q, k.masked_fill(hidden, 7.0), v.masked_fill(hidden, torch.inf), where, False)
+                worst = max(worst, difference(other, together))
+                for b in range(3):
+                    kept = real[b] if b < 2 else torch.ones_like(real[b])  # the hole of the last row stays
+                    own_q, own_k, own_v = q[b : b + 1], k[b : b + 1, :, kept], v[b : b + 1, :, kept]
+                    where = core.layout(own_q, own_k, own_v, real[b : b + 1, kept], None, cross=True)
+                    worst = max(worst, difference(core.run(own_q, own_k, own_v, where, False), together[b : b + 1]))
+        return worst
+
+    def shared_heads(self) -> float:
+        """Compare keys and values of fewer heads with the same ones, repeated; also where all lengths are equal."""
+        core, worst = self.core, 0.0
+        assert core is not None
+        with torch.no_grad():
+            for heads in (n for n in range(1, self.heads + 1) if self.heads % n == 0):
+                for T, N in ACROSS:
+                    q, k, v, real = self._sides(T, N)
+                    k, v = k[:, :heads], v[:, :heads]
+                    o = core(q, k, v, key_mask=real)
+                    k, v = (x.repeat_interleave(self.heads // heads, dim=1) for x in (k, v))
+                    where = core.layout(q, k, v, real, None, cross=heads < self.heads or T != N)
+                    worst = max(worst, difference(o, core.run(q, k, v, where, False)))
         return worst
 
     def untrained(self) -> float:

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import linnet
-from linnet.errors import UnsupportedError
-from linnet.testing import check_attention
+from linnet.errors import InputError, UnsupportedError
+from linnet.testing import check_attention, difference
 from tests.attention.cases import ABOUT, FORMS, NAMES, RECURRENT
 
 
@@ -18,7 +18,8 @@ def test_contract(name: str, causal: bool) -> None:
 def test_a_flag_is_kept(name: str) -> None:
     """A capability that a mechanism lacks raises a one-line UnsupportedError, at construction if possible."""
     about = ABOUT[name]
-    assert set(about) >= {"paper", "cost", "causal", "bidirectional", "recurrent", "packed", "any_length", "core"}
+    flags = {"causal", "bidirectional", "recurrent", "packed", "any_length", "cross", "core"}
+    assert set(about) >= {"paper", "cost"} | flags
     if not about["core"]:
         with pytest.raises(UnsupportedError, match=f"^{name} is a mixer only"):
             linnet.create_attention(name, heads=2, head_dim=8, causal=about["causal"])
@@ -35,6 +36,61 @@ def test_a_flag_is_kept(name: str) -> None:
     if not (about["recurrent"] and form):
         with pytest.raises(UnsupportedError):
             mixer.prefill(x)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cross_attention(name: str) -> None:
+    """Where the flag is set, the contract holds for queries of another sequence; otherwise one line refuses them."""
+    form = not ABOUT[name]["bidirectional"]
+    core = linnet.create_mixer(name, width=32, heads=4, causal=form).core
+    if ABOUT[name]["cross"]:
+        options = {"positions": "none"} if "positions" in type(core.options).model_fields else {}
+        report = check_attention(name, causal=False, heads=4, head_dim=8, lengths=(7,), options=options)
+        assert sum("cross-attention" in check.name for check in report.checks) == 4
+        assert report["shared heads differ from repeated ones"].passed
+        core = linnet.create_attention(name, heads=4, head_dim=8, causal=False, **options)
+        q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8)
+        A = core.weights(q, k, normalize=True)
+        assert A.shape == (2, 4, 5, 9) and torch.allclose(A.sum(dim=-1), torch.ones(2, 4, 5), atol=1e-5)
+        with pytest.raises(UnsupportedError, match="segments"):
+            core(q, k, k, segments=torch.zeros(2, 9, dtype=torch.long))
+        for wrong in (torch.randn(2, 3, 9, 8), torch.randn(1, 4, 9, 8), torch.randn(2, 8, 9, 8)):
+            with pytest.raises(InputError) as error:
+                core(q, wrong, wrong)
+            assert "\n" not in str(error.value)
+        if ABOUT[name]["causal"]:
+            with pytest.raises(InputError, match="must be the same in all three"):
+                linnet.create_attention(name, heads=4, head_dim=8, causal=True)(q, k, k)
+        return
+    H, D = core.heads, core.head_dim
+    q = torch.randn(2, H, 5, D)
+    for k in (torch.randn(2, H, 9, D), torch.randn(2, 1, 5, D) if H > 1 else torch.randn(2, 1, 4, D)):
+        with pytest.raises(UnsupportedError, match=f"^{name} has no cross-attention"):
+            core(q, k, k)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name,causal", FORMS)
+def test_inductor_compiles_every_mixer(name: str, causal: bool) -> None:
+    """The default compiler, at two lengths, of which the second makes shapes symbols."""
+    mixer = linnet.create_mixer(name, width=16, heads=2, causal=causal).eval()
+    torch._dynamo.reset()
+    compiled = torch.compile(mixer)
+    with torch.no_grad():
+        for N in (70, 131):
+            x = torch.randn(2, N, 16)
+            assert torch.allclose(compiled(x), mixer(x), atol=1e-5), N
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_discrete_choices_are_those_of_float32(name: str) -> None:
+    """Under autocast, too; the contract compares mixers whose parameters are in half precision."""
+    mixer = linnet.create_mixer(name, width=32, heads=2, causal=not ABOUT[name]["bidirectional"]).eval()
+    x = torch.randn(2, 257, 32)
+    with torch.no_grad():
+        exact = mixer(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert difference(mixer(x).float(), exact) < 0.03
 
 
 @pytest.mark.parametrize("name,causal", FORMS)
