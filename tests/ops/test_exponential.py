@@ -215,6 +215,8 @@ def test_peak_memory_is_near_the_floor() -> None:
         ({"segments": torch.ones(2, 8)}, "integers"),
         ({"state": (torch.zeros(2, 3, 4, 5), torch.zeros(2, 3, 4))}, "state holds"),
         ({"backend": "torhc"}, "did you mean 'torch'"),
+        ({"q": torch.zeros(2, 4, 8, 4), "causal": False}, "must divide the heads of q"),
+        ({"q": torch.zeros(2, 6, 8, 4), "causal": False, "segments": torch.zeros(2, 8).long()}, "segments is given"),
     ],
 )
 def test_bad_input_is_one_line(change: dict, message: str) -> None:
@@ -223,6 +225,36 @@ def test_bad_input_is_one_line(change: dict, message: str) -> None:
     with pytest.raises(InputError) as error:
         exp_attention(q, k, v, **arguments)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("T,N,G", [(7, 100, 3), (100, 7, 3), (1, 9, 3), (9, 1, 3), (7, 40, 1), (40, 40, 1)])
+def test_queries_of_another_sequence(T: int, N: int, G: int, mask: str | None, stateful: bool) -> None:
+    """Other lengths and shared heads equal the reference, which equals the reference of repeated heads."""
+    q, k, v = (20 * torch.randn(2, h, n, 4, dtype=torch.float64) for h, n in ((3, T), (G, N), (G, N)))
+    S, z, m = torch.randn(2, G, 4, 4), 1 + torch.rand(2, G, 4), 20 * torch.randn(2, G, 4)
+    leaves = [x.double().requires_grad_() for x in ((q, k, v, S, z) if stateful else (q, k, v))]
+    results = []
+    for fn, times in ((reference.exp_attention, 3 // G), (reference.exp_attention, 1), (exp_attention, 1)):
+        k_, v_, *before = (x.repeat_interleave(times, dim=1) for x in (*leaves[1:], m.double()))
+        state = tuple(before) if stateful else None
+        o, after = fn(leaves[0], k_, v_, causal=False, key_mask=key_mask(mask, 2, N), state=state, return_state=True)
+        assert o.shape == (2, 3, T, 4) and after[0].shape == (2, G * times, 4, 4)
+        results.append([o, *(x.repeat_interleave(3 // G // times, dim=1) for x in after), *grads([o], leaves)])
+    for repeated, theirs, ours in zip(*results, strict=True):
+        assert relative(theirs, repeated) < 1e-10 and relative(ours, theirs) < 1e-10
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e10])
+def test_queries_of_another_sequence_at_any_scale(scale: float) -> None:
+    """Finite, in masked and infinite features, too; a row without a real key gives zeros."""
+    q, k, v = scale * torch.randn(2, 1, 5, 4), scale * torch.randn(2, 1, 9, 4), torch.randn(2, 1, 9, 4)
+    k[:, :, 3], v[0] = -torch.inf, torch.nan
+    o = exp_attention(q, k, v, causal=False, key_mask=key_mask("all", 2, 9))
+    assert o.isfinite().all() and not o[0].any() and o[1].any()
+    exact = reference.exp_attention(q[1:].double(), k[1:].double(), v[1:].double(), causal=False)
+    assert scale > 1e5 or relative(o[1:].double(), exact) < 1e-5
 
 
 def test_backends() -> None:

@@ -48,6 +48,39 @@ def test_equals_reference(
         assert relative(ours, theirs) < 1e-10
 
 
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("T,N,G", [(7, 100, 6), (100, 7, 6), (1, 9, 6), (9, 1, 6), (7, 40, 1), (40, 40, 3), (9, 18, 3)])
+def test_queries_of_another_sequence(T: int, N: int, G: int, normalize: bool, mask: str | None, stateful: bool) -> None:
+    """Other lengths and shared heads equal the reference, which equals the reference of repeated heads."""
+    H = 6
+    q, _, _ = draw(T, normalize, H=H)
+    _, k, v = draw(N, normalize, H=G)
+    state = (torch.randn(2, G, 4, 5, dtype=torch.float64), torch.rand(2, G, 4, dtype=torch.float64))[: 1 + normalize]
+    leaves = [x.requires_grad_() for x in (q, k, v, *(state if stateful else ()))]
+    options = {"causal": False, "normalize": normalize, "key_mask": key_mask(mask, 2, N)}
+    results = []
+    for fn, times in ((reference.linear_attention, H // G), (reference.linear_attention, 1), (linear_attention, 1)):
+        k_, v_, *before = (x.repeat_interleave(times, dim=1) for x in leaves[1:])
+        o, after = fn(q, k_, v_, **options, state=tuple(before) if stateful else None, return_state=True)
+        assert o.shape == (2, H, T, 5) and after[0].shape == (2, G * times, 4, 5)
+        results.append([o, *grads([o], leaves)])
+    for repeated, theirs, ours in zip(*results, strict=True):
+        assert relative(theirs, repeated) < 1e-10 and relative(ours, theirs) < 1e-10
+
+
+def test_a_mask_of_keys_never_masks_a_query_on_any_backend() -> None:
+    """Where lengths are equal the kernels run: each query, also beside a masked key, reads all real keys."""
+    q, k, v = (torch.rand(2, 3, 40, 8) for _ in range(3))
+    options = {"causal": False, "normalize": True, "key_mask": key_mask("left", 2, 40)}
+    assert relative(linear_attention(q, k, v, **options), reference.linear_attention(q, k, v, **options)) < 1e-5
+    short = linear_attention(q[:, :, :5], k, v, **options)
+    assert relative(short, linear_attention(q, k, v, **options)[:, :, :5]) < 1e-5
+    with pytest.raises(UnsupportedError, match="'cpu' cannot run this linear_attention: q and k have different"):
+        linear_attention(q[:, :, :5], k, v, backend="cpu", **options)
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 def test_gradcheck(normalize: bool) -> None:
     q, k, v = (x.requires_grad_() for x in draw(70, normalize, B=1, H=1, D=2, E=2))
@@ -133,6 +166,11 @@ def test_peak_memory_is_near_the_floor() -> None:
         ({"log_decay": torch.zeros(4)}, "log_decay has shape (4,)"),
         ({"state": (torch.zeros(2, 3, 4, 4),)}, "state holds"),
         ({"backend": "torhc"}, "did you mean 'torch'"),
+        ({"q": torch.zeros(2, 4, 8, 4), "causal": False}, "must divide the heads of q"),
+        ({"q": torch.zeros(1, 3, 9, 4), "causal": False}, "the batch of q, must be the same"),
+        ({"v": torch.zeros(2, 3, 9, 5), "causal": False}, "must be the same"),
+        ({"q": torch.zeros(2, 3, 9, 4), "causal": False, "key_mask": torch.ones(2, 9)}, "key_mask has shape (2, 9)"),
+        ({"q": torch.zeros(2, 6, 8, 4), "causal": False, "segments": torch.zeros(2, 8).long()}, "segments is given"),
     ],
 )
 def test_bad_input_is_one_line(change: dict, message: str) -> None:

@@ -7,6 +7,14 @@ from linnet.ops.masks import clock, layout, visible
 CPU = torch.device("cpu")
 
 
+def test_queries_of_another_sequence_have_a_layout_of_their_own() -> None:
+    keys = layout(2, 4, torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]]), None, CPU)
+    where = keys.seen_by(3)
+    assert where.of_queries.real is None and where.of_queries.position.tolist() == [0, 1, 2]
+    assert torch.equal(where.real, keys.real) and keys.of_queries is keys
+    assert visible(where, False).shape == (2, 1, 1, 4)
+
+
 def test_a_plain_row_counts_from_zero() -> None:
     where = layout(2, 4, None, None, CPU)
     assert where.position.tolist() == [0, 1, 2, 3] and where.length == 4
