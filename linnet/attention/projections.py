@@ -21,7 +21,9 @@ class Headed(Protocol):
 
 def rounds(x: Tensor) -> bool:
     """Whether a projection of x would be rounded to half precision."""
-    return x.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(x.device.type)
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return True
+    return x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type)  # "meta" has no autocast
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None, exact: bool) -> Tensor:

@@ -70,6 +70,7 @@ def test_cross_attention(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")
 @pytest.mark.parametrize("name,causal", FORMS)
 def test_inductor_compiles_every_mixer(name: str, causal: bool) -> None:
     """The default compiler, at two lengths, of which the second makes shapes symbols."""
