@@ -47,6 +47,7 @@ class Core(nn.Module):
     def __init__(self, heads: int, head_dim: int, causal: bool, options: Settings) -> None:
         super().__init__()
         self.heads, self.head_dim, self.causal, self.options = heads, head_dim, causal, options
+        self.relative: str = getattr(options, "positions", "none")  # compilers cannot trace this in a call
         if causal and not self.causal_form:
             raise UnsupportedError(f"{self.name} has no causal form: causal=False is allowed")
         if not causal and not self.bidirectional_form:
@@ -100,10 +101,9 @@ class Core(nn.Module):
         """A one-line error if queries and keys must be the same tokens."""
         if not self.cross:
             raise UnsupportedError(f"{self.name} has no cross-attention: q, k and v must agree in length and heads")
-        positions = getattr(self.options, "positions", "none")
-        if positions != "none":
+        if self.relative != "none":
             raise UnsupportedError(
-                f"{self.name}: positions={positions!r} relates tokens of one sequence: cross-attention needs 'none'"
+                f"{self.name}: positions={self.relative!r} relates tokens of one sequence: cross-attention needs 'none'"
             )
 
     def _check(self, q: Tensor, k: Tensor, v: Tensor, segments: Maybe, cross: bool = False) -> None:

@@ -65,6 +65,7 @@ def attend(
     hurdle = "" if rule.log_decay is None else "log_decay is given"
     if q.shape[2] != k.shape[2]:
         hurdle = "q and k have different lengths or heads"
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # the compiler's backward pass fails on views of heads
     name = choose_kernel("linear_attention", q, v, backend, hurdle)
     if rule.features is not None and name != "cpu":
         q, k, rule = rule.features(q), rule.features(k), rule._replace(features=None)

@@ -418,7 +418,7 @@ class _Trial:
                 where = core.layout(q, k, v, real, None, cross=True)
                 together = core.run(q, k, v, where, False)
                 hidden = ~real[:, None, :, None]
-                other = core.run(q, k.masked_fill(hidden, 7.0), v.masked_fill(hidden, torch.inf), where, False)
+                other = core.run(q, k.masked_fill(hidden, 7.0), v.masked_fill(hidden, 7.0), where, False)
                 worst = max(worst, difference(other, together))
                 for b in range(3):
                     kept = real[b] if b < 2 else torch.ones_like(real[b])  # the hole of the last row stays

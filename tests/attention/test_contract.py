@@ -50,6 +50,12 @@ def test_cross_attention(name: str) -> None:
         assert report["shared heads differ from repeated ones"].passed
         core = linnet.create_attention(name, heads=4, head_dim=8, causal=False, **options)
         q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8)
+        real = torch.arange(9).expand(2, 9) < 7
+        k[:, :, 7:] = 0
+        clean = core(q, k, k, key_mask=real)
+        k[:, :, 7:] = torch.nan
+        assert torch.equal(core(q, k, k, key_mask=real), clean)
+        k = torch.randn(2, 2, 9, 8)
         A = core.weights(q, k, normalize=True)
         assert A.shape == (2, 4, 5, 9) and torch.allclose(A.sum(dim=-1), torch.ones(2, 4, 5), atol=1e-5)
         with pytest.raises(UnsupportedError, match="segments"):

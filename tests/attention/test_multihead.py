@@ -6,6 +6,7 @@ from torch import nn
 
 import linnet
 from linnet.errors import InputError, UnsupportedError
+from linnet.testing import difference
 from tests.attention.cases import ABOUT, NAMES
 
 
@@ -276,3 +277,25 @@ def test_what_it_refuses() -> None:
         ours(x, torch.randn(1, 7, 16), torch.randn(1, 7, 16), key_padding_mask=torch.zeros(1, 5, dtype=torch.bool))
     with pytest.raises(InputError, match="key has shape"):
         ours(x, torch.randn(1, 7, 12), torch.randn(1, 7, 16))
+
+
+@pytest.mark.parametrize("name", ["softmax", "elu", "lln", "performer", "linformer", "kernelized"])
+def test_cross_attention_compiles_to_one_graph(name: str) -> None:
+    module = linnet.MultiheadAttention(32, 4, attention=name, batch_first=True).eval()
+    x, memory, ignore = torch.randn(2, 5, 32, requires_grad=True), torch.randn(2, 12, 32), hide("inner", 2, 12)
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    results = []
+    for call in (module, compiled):
+        y, _ = call(x, memory, memory, key_padding_mask=ignore, need_weights=False)
+        results.append([y, *torch.autograd.grad(y.square().sum(), x)])
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("name", ["reformer", "informer"])
+def test_discrete_choices_are_those_of_float32(name: str) -> None:
+    half = linnet.MultiheadAttention(32, 4, attention=name, batch_first=True).eval().bfloat16()
+    x = torch.randn(2, 257, 32).bfloat16()
+    y = half(x, x, x, need_weights=False)[0].float()
+    exact = half.float()(x.float(), x.float(), x.float(), need_weights=False)[0]
+    assert difference(y, exact) < 0.02
