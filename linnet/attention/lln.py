@@ -44,7 +44,7 @@ class LlnOptions(Settings):
     positions: Positions = "none"
 
 
-class Moments(NamedTuple):
+class _Moments(NamedTuple):
     """Count, sum and sum of squares of the entries seen so far, (B,H) or (B,H,N) each, in float64."""
 
     n: Tensor
@@ -75,25 +75,25 @@ def interpolated(D: int) -> tuple[float, float, float]:
     return c2, c1, c0
 
 
-def per_token(x: Tensor, where: Layout, whole: bool = False) -> Moments:
+def _per_token(x: Tensor, where: Layout, whole: bool = False) -> _Moments:
     """The moments of each token's own entries, 0 where masked: (B,H,N) each. `whole` allows sums over all, (B,H,1)."""
     x = x.detach()
     B, H, N, D = x.shape
     sums = token_moments(x, where.real, whole)
     if sums is not None and whole:
         n = torch.full((B, 1), N, device=x.device) if where.real is None else where.real.sum(dim=1, keepdim=True)
-        return Moments((n * D).double()[:, None].expand(B, H, 1), *sums)
+        return _Moments((n * D).double()[:, None].expand(B, H, 1), *sums)
     count = x.new_full((B, H, N), D, dtype=torch.float64)
     if where.real is not None:
         count = count * where.real[:, None]
     if sums is not None:
-        return Moments(count, *sums)
+        return _Moments(count, *sums)
     (x,) = cleared(where.real, x)
     square = torch.linalg.vector_norm(x, dim=3, dtype=torch.float64).square()
-    return Moments(count, x.sum(dim=3, dtype=torch.float64), square)
+    return _Moments(count, x.sum(dim=3, dtype=torch.float64), square)
 
 
-def over_prefix(x: Tensor, where: Layout) -> Tensor:
+def _over_prefix(x: Tensor, where: Layout) -> Tensor:
     """Sums of x (B,H,N) over the tokens of the same run up to each token."""
     if where.run is None:
         return x.cumsum(dim=2)
@@ -105,7 +105,7 @@ def over_prefix(x: Tensor, where: Layout) -> Tensor:
     return x
 
 
-def over_run(x: Tensor, where: Layout) -> Tensor:
+def _over_run(x: Tensor, where: Layout) -> Tensor:
     """Sums of x (B,H,N) over all tokens of the same run, for each token."""
     if where.run is None:
         return x.sum(dim=2, keepdim=True)
@@ -147,16 +147,16 @@ class LlnAttention(LogFeatureCore):
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
         whole = statistics == "tensor" or (statistics == "sample" and where.run is None)
         sides = (q, where.of_queries), (k, where)
-        parts = [(moment, side) for x, side in sides for moment in per_token(x, side, whole)]
+        parts = [(moment, side) for x, side in sides for moment in _per_token(x, side, whole)]
         if statistics == "tensor":
             kept = torch.stack([part.sum(dim=2) for part, _ in parts], dim=-1)
             sums = [part.sum() for part, _ in parts]
         else:
-            sums = [(over_prefix if statistics == "prefix" else over_run)(part, side) for part, side in parts]
+            sums = [(_over_prefix if statistics == "prefix" else _over_run)(part, side) for part, side in parts]
             if past is not None:
                 sums = [part + before for part, before in zip(sums, past[:, :, None].unbind(dim=3), strict=True)]
             kept = torch.stack([part[:, :, -1] for part in sums], dim=-1)
-        sigma_q, sigma_k = Moments(*sums[:3]).deviation(), Moments(*sums[3:]).deviation()
+        sigma_q, sigma_k = _Moments(*sums[:3]).deviation(), _Moments(*sums[3:]).deviation()
         matched = matched_deviation((sigma_q * sigma_k).square(), self.head_dim, self.options.match)
         wide = accumulator(q.dtype)
         alpha, beta = ((matched / sigma).to(wide)[..., None] for sigma in (sigma_q, sigma_k))  # M13, M14

@@ -32,7 +32,7 @@ class LongShortOptions(Settings):
     dual_norm: bool = True
 
 
-def masked_softmax(scores: Tensor, see: Tensor) -> Tensor:
+def _masked_softmax(scores: Tensor, see: Tensor) -> Tensor:
     """Softmax over the last axis where `see`; a row that sees nothing is 0."""
     blind = ~see.any(dim=-1, keepdim=True)
     return torch.where(see | blind, scores, -torch.inf).softmax(dim=-1).masked_fill(~see, 0)
@@ -88,13 +88,13 @@ class LongShortAttention(Core):
         """Normed landmarks (B,H,R,.) of rows whose chunks start at 0, and which of them cover a real token (B,R)."""
         logits, c = self._logits(k), min(self.options.chunk, k.shape[2])
         if not causal:
-            P = masked_softmax(logits, real[:, None, None])  # M31
+            P = _masked_softmax(logits, real[:, None, None])  # M31
             far_k, far_v = self._normed(self.far_norm, P @ k, P @ v)
             return far_k, far_v, real.any(dim=1, keepdim=True).expand(-1, logits.shape[2])
         extra = -k.shape[2] % c
         k, v = (F.pad(x, (0, 0, 0, extra)).unflatten(2, (-1, c)) for x in (k, v))  # (B, H, n, c, .)
         real = F.pad(real, (0, extra)).unflatten(1, (-1, c))  # (B, n, c)
-        P = masked_softmax(F.pad(logits[:, :, 0], (0, extra)).unflatten(2, (-1, c)), real[:, None])[..., None, :]
+        P = _masked_softmax(F.pad(logits[:, :, 0], (0, extra)).unflatten(2, (-1, c)), real[:, None])[..., None, :]
         far_k, far_v = self._normed(self.far_norm, (P @ k).squeeze(3), (P @ v).squeeze(3))
         return far_k, far_v, real.any(dim=2)
 
@@ -118,7 +118,7 @@ class LongShortAttention(Core):
         far_see = F.pad(far_see.expand(-1, N, -1).to(q.dtype), (0, 0, 0, extra)) > 0
         far_see = far_see.unflatten(1, (-1, w))[:, None]  # (B, 1, n, w, R)
         scores = torch.cat([q @ k, q @ far_k.mT[:, :, None]], dim=-1)
-        A = masked_softmax(scores, torch.cat([see.expand(*far_see.shape[:-1], size), far_see], dim=-1))  # M32
+        A = _masked_softmax(scores, torch.cat([see.expand(*far_see.shape[:-1], size), far_see], dim=-1))  # M32
         o = A[..., :size] @ v.mT + A[..., size:] @ far_v[:, :, None]
         return o.flatten(2, 3)[:, :, :N]
 
@@ -161,14 +161,14 @@ class LongShortAttention(Core):
             logits, member = logits[:, :, :1], real & (s // self.options.chunk == chunks)
         else:
             member = real.expand(-1, -1, logits.shape[2], -1)
-        P = masked_softmax(logits.expand(-1, -1, member.shape[2], -1), member)  # M31
+        P = _masked_softmax(logits.expand(-1, -1, member.shape[2], -1), member)  # M31
         far_k, far_v = self._normed(self.far_norm, P @ k, P @ v)
         far = member.any(dim=-1)[:, :, None].expand(-1, -1, q.shape[2], -1)
         if causal:
             far = far & (chunks.mT < t // self.options.chunk)
         (near_k,) = self._normed(self.near_norm, k)
         scores = torch.cat([q @ near_k.mT, q @ far_k.mT], dim=-1) * self.head_dim**-0.5
-        A = masked_softmax(scores, torch.cat([near.expand(B, -1, -1, -1), far], dim=-1))  # M32
+        A = _masked_softmax(scores, torch.cat([near.expand(B, -1, -1, -1), far], dim=-1))  # M32
         return A[..., :N], A[..., N:], P, far_v
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:

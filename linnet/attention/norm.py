@@ -41,7 +41,7 @@ class NormOptions(Settings):
         return eps
 
 
-class MergedNorm(nn.Module):
+class _MergedNorm(nn.Module):
     """A norm of (B,H,N,E) over the merged width H*E of each token."""
 
     def __init__(self, kind: str, width: int, eps: float | None = None) -> None:
@@ -89,7 +89,7 @@ class NormAttention(FeatureCore):
     def __init__(self, heads: int, head_dim: int, causal: bool, options: NormOptions) -> None:
         super().__init__(heads, head_dim, causal, options)
         self.positions = RelativePositions(options.positions, head_dim)
-        self.xnorm = MergedNorm(options.xnorm, heads * head_dim, options.eps)
+        self.xnorm = _MergedNorm(options.xnorm, heads * head_dim, options.eps)
         within = options.xnorm == "srms" and self.xnorm.eps == EPSILONS["srms"]  # the kernel has this norm
         self.norms_after = not within and options.xnorm != "none"
         if options.xnorm in ("srms", "eq34", "none"):

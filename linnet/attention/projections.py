@@ -10,7 +10,7 @@ from linnet.errors import InputError
 from linnet.ops.precision import accumulator, no_autocast
 
 
-class Headed(Protocol):
+class _Headed(Protocol):
     """What projections need of a core."""
 
     heads: int
@@ -39,9 +39,9 @@ class Projections(nn.Module):
     """The first projection of x, and the last one of o."""
 
     parts = 3  # parts of the first projection: queries, keys and values
-    core: Headed
+    core: _Headed
 
-    def __init__(self, core: Headed) -> None:
+    def __init__(self, core: _Headed) -> None:
         super().__init__()
         self.core = core
         self.width = M = core.heads * core.head_dim  # of the input and output vectors

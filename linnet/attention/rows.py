@@ -18,7 +18,7 @@ class Kernel(NamedTuple):
     divided: bool
 
 
-class Weighing(Protocol):
+class _Weighing(Protocol):
     """What rows need of a core."""
 
     causal: bool
@@ -30,7 +30,7 @@ class Weighing(Protocol):
     def kernel(self, q: Tensor, k: Tensor) -> Kernel | None: ...
 
 
-def weight_rows(core: Weighing, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
+def weight_rows(core: _Weighing, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
     """Rows `start` to `stop` of a core's weights, (B,H,stop-start,N), for an unpadded batch.
 
     Without features they are the gradient of the output with respect to the values, so every mechanism has them.

@@ -11,7 +11,7 @@ FLOOR = 4  # tensors that forward and backward must hold besides the inputs: o a
 STEP = 12.0  # microseconds
 
 
-class Bound(NamedTuple):
+class _Bound(NamedTuple):
     """One bound and its measurement; `reached` is None if nothing was measured."""
 
     what: str
@@ -27,9 +27,9 @@ def bounds_table(results: Mapping[str, Result]) -> Table:
     return Table("what it must show", ["what", "bound", "measured", "verdict"], lines, ("what", "verdict"))
 
 
-def bounds(results: Mapping[str, Result]) -> list[Bound]:
+def bounds(results: Mapping[str, Result]) -> list[_Bound]:
     """The bounds of the given benchmarks."""
-    found: list[Bound] = []
+    found: list[_Bound] = []
     if "ops" in results:
         found += _against_others(results["ops"]) + _against_limits(results["ops"]) + _lln(results["ops"])
         found += _exponents(results["ops"])
@@ -54,22 +54,22 @@ def _named(name: str) -> Callable[[Row], bool]:
     return lambda row: row["case"] == name
 
 
-def _faster(what: str, least: float, ours: Row | None, theirs: Row | None) -> Bound:
+def _faster(what: str, least: float, ours: Row | None, theirs: Row | None) -> _Bound:
     """A lower bound on our speed relative to theirs."""
     wanted = f"at least {least:g}x"
     if ours is None or theirs is None:
-        return Bound(what, wanted, "-", None)
+        return _Bound(what, wanted, "-", None)
     ratio = theirs["seconds"] / ours["seconds"]
-    return Bound(what, wanted, f"{ratio:.2f}x ({ours['case']} against {theirs['case']})", ratio >= least)
+    return _Bound(what, wanted, f"{ratio:.2f}x ({ours['case']} against {theirs['case']})", ratio >= least)
 
 
-def _most(what: str, most: float, value: float | None, shown: str = "{:.2f}", unit: str = "") -> Bound:
+def _most(what: str, most: float, value: float | None, shown: str = "{:.2f}", unit: str = "") -> _Bound:
     """An upper bound."""
     measured = "-" if value is None else shown.format(value) + unit
-    return Bound(what, f"at most {most:g}{unit}", measured, None if value is None else value <= most)
+    return _Bound(what, f"at most {most:g}{unit}", measured, None if value is None else value <= most)
 
 
-def _against_others(ops: Result) -> list[Bound]:
+def _against_others(ops: Result) -> list[_Bound]:
     found = []
     causal = {"form": "causal", "pass": BOTH}
     for tokens, least in ((512, 2.5), (1024, 2.5), (2048, 2.5), (8192, 4.0)):
@@ -83,9 +83,9 @@ def _against_others(ops: Result) -> list[Bound]:
     return found
 
 
-def _against_limits(ops: Result) -> list[Bound]:
+def _against_limits(ops: Result) -> list[_Bound]:
     H, D = ops["settings"]["heads"], ops["settings"]["head_dim"]
-    shares = Bound("share of the matrix product's speed, causal forward, N = 8,192", "at least 55%", "-", None)
+    shares = _Bound("share of the matrix product's speed, causal forward, N = 8,192", "at least 55%", "-", None)
     forward = _row(ops, _linear, 4, 8192, form="causal", **{"pass": "forward"})
     if forward is not None:
         part, done = (n / forward["seconds"] / forward["gemm"] for n in (forward["flops"], 4 * D * D * H * 4 * 8192))
@@ -96,7 +96,7 @@ def _against_limits(ops: Result) -> list[Bound]:
     return [shares, _most("memory of causal forward+backward over its floor, N = 4,096", 1.05, memory, unit="x")]
 
 
-def _lln(ops: Result) -> list[Bound]:
+def _lln(ops: Result) -> list[_Bound]:
     found = []
     where = {"form": "bidirectional", "pass": BOTH}
     for name in ("lln", "lln_diag"):
@@ -109,7 +109,7 @@ def _lln(ops: Result) -> list[Bound]:
     return found
 
 
-def _exponents(ops: Result) -> list[Bound]:
+def _exponents(ops: Result) -> list[_Bound]:
     found = []
     lln = _named("lln")
     series = ("linear attention", _linear, "causal"), ("lln", lln, "causal"), ("lln", lln, "bidirectional")
@@ -126,7 +126,7 @@ def _exponents(ops: Result) -> list[Bound]:
     return found
 
 
-def _training(model: Result) -> Bound:
+def _training(model: Result) -> _Bound:
     ours, vanilla = (
         _row(model, _named(name), 32, 2048, table="model", **{"pass": "train"})
         for name in ("transnormer_t2", "softmax")
@@ -134,7 +134,7 @@ def _training(model: Result) -> Bound:
     return _faster("training step of TransNormer T2 against softmax, N = 2,048, batch 32", 4.0, ours, vanilla)
 
 
-def _decoding(decode: Result) -> list[Bound]:
+def _decoding(decode: Result) -> list[_Bound]:
     found = []
     for name in ("norm", "elu", "lln"):
         near, far = (_row(decode, _named(name), 1, tokens, table="core") for tokens in (1024, 65536))

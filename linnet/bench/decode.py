@@ -50,7 +50,7 @@ def _job(table: str, name: str, batch: int, context: int) -> dict[str, Any]:
     return {"table": table, "case": name, "form": "causal", "pass": "step", "batch": batch, "tokens": context}
 
 
-class Step:
+class _Step:
     """A step to measure, always from the same state."""
 
     def __init__(self, step: Callable[[], object], state: Sequence[Any]) -> None:
@@ -67,14 +67,14 @@ def prepare(job: Job) -> Callable[[], object]:
     if job["table"] == "model":
         model, ids = Model(_config(name, N)).eval(), torch.randint(VOCABULARY, (B, START))
         after = _model_state(model, ids, N)
-        return Step(partial(model.step, ids[:, :1], after), after)
+        return _Step(partial(model.step, ids[:, :1], after), after)
     if name == CACHE:
         cache, token = _cache(B, N), torch.randn(3, B, H, 1, D)
-        return Step(partial(_cache_step, token[0], token[1], token[2], *cache), cache)
+        return _Step(partial(_cache_step, token[0], token[1], token[2], *cache), cache)
     core = core_of(name, N)
     with torch.no_grad():
         state = grown(core, core.prefill(*inputs(core, B, START))[1], N)
-    return Step(partial(core.step, *inputs(core, B, 1), state), state)
+    return _Step(partial(core.step, *inputs(core, B, 1), state), state)
 
 
 def core_of(name: str, N: int) -> Core:

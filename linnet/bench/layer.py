@@ -34,7 +34,7 @@ def measure_layer(
 
     rows: list[dict[str, Any]] = []
     for N in lengths:
-        calls = {name: layer_work({"attention": name, "tokens": N}) for name in names}
+        calls = {name: _layer_work({"attention": name, "tokens": N}) for name in names}
         for name, timing in time_in_turns(calls, rounds, progress=advance).items():
             seconds, low, high = (float(f"{t:.4g}") for t in (timing.seconds, timing.low, timing.high))
             row = {"attention": name, "tokens": N, "seconds": seconds, "low": low, "high": high}
@@ -47,7 +47,7 @@ def measure_layer(
     return {"format": FORMAT, "settings": settings, "environment": environment(), "rows": rows}
 
 
-def layer_work(job: Job) -> Callable[[], None]:
+def _layer_work(job: Job) -> Callable[[], None]:
     """A function that runs a layer forward and backward on `tokens` random vectors, and drops the gradients."""
     torch.manual_seed(0)
     name = job["attention"]
@@ -65,9 +65,9 @@ def _forward_backward(mixer: nn.Module, x: torch.Tensor, toward: torch.Tensor) -
 
 def _warm_up(job: Job) -> None:
     """Do the same work on a few tokens."""
-    layer_work({**job, "tokens": 64})()
+    _layer_work({**job, "tokens": 64})()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    serve(_warm_up, layer_work)
+    serve(_warm_up, _layer_work)

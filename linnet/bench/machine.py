@@ -14,7 +14,7 @@ from linnet import __version__
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # the parameters of glibc's mallopt
 
 
-class Yardstick(NamedTuple):
+class _Yardstick(NamedTuple):
     """A call that does only one thing, and how much of it: operations, or bytes read and written."""
 
     call: Callable[[], object]
@@ -22,14 +22,14 @@ class Yardstick(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def yardsticks(size: int = 2048) -> dict[str, Yardstick]:
+def yardsticks(size: int = 2048) -> dict[str, _Yardstick]:
     """The two limits of a machine: "gemm" in float32 operations, and "copy" in bytes from and to memory."""
     a, b, c = (torch.randn(size, size) for _ in range(3))
     x = torch.zeros(16 * size * size)  # 256 MiB: larger than any cache
     y = torch.empty_like(x)
     return {
-        "gemm": Yardstick(lambda: torch.mm(a, b, out=c), 2 * size**3),
-        "copy": Yardstick(lambda: y.copy_(x), 2 * x.numel() * x.element_size()),
+        "gemm": _Yardstick(lambda: torch.mm(a, b, out=c), 2 * size**3),
+        "copy": _Yardstick(lambda: y.copy_(x), 2 * x.numel() * x.element_size()),
     }
 
 

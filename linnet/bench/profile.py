@@ -23,14 +23,14 @@ def profile_bench(quick: bool = False, only: str = "") -> Bench:
     steps = [model.job_of("model", name, "train", *((1, 64) if quick else model.PAPER_SIZE)) for name in systems]
     groups = [Group([job for job in jobs if only in job["case"]]) for jobs in (attention, steps)]
     settings = {"heads": ops.H, "head_dim": ops.D, "type": "float32", "only": only}
-    return Bench("profile", "linnet.bench.profile", prepare, groups, [], settings)
+    return Bench("profile", "linnet.bench.profile", _prepare, groups, [], settings)
 
 
 def _cases() -> list[ops.Case]:
     return [case for case in ops.cases(peers=False)[0] if ATTENTION.get(case.name) == case.form]
 
 
-def prepare(job: Job) -> Callable[[], object]:
+def _prepare(job: Job) -> Callable[[], object]:
     """The call for a job, with the parts of its time as `facts`."""
     call = partial(_call, (ops if job["table"] == "ops" else model).prepare({"compiled": False, **job}))
     for _ in range(WARM):

@@ -19,7 +19,7 @@ DISTRIBUTION = "linnet-attention"  # the name in pyproject.toml; another project
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")  # x86-64, then ARM
 
 
-class Check(NamedTuple):
+class _Check(NamedTuple):
     """One line of the diagnosis; `status` is "ok", "missing" (optional) or "wrong" (must be fixed)."""
 
     name: str
@@ -53,13 +53,13 @@ def command(
         raise typer.Exit(1)
 
 
-def _packages() -> Iterator[Check]:
+def _packages() -> Iterator[_Check]:
     """Python, linnet, the core packages, then one check per extra."""
-    yield Check("python", "ok", platform.python_version())
+    yield _Check("python", "ok", platform.python_version())
     if _version(DISTRIBUTION) is None:
-        yield Check("linnet", "wrong", f"{__version__}, run from source", "pip install -e .")
+        yield _Check("linnet", "wrong", f"{__version__}, run from source", "pip install -e .")
         return
-    yield Check("linnet", "ok", __version__)
+    yield _Check("linnet", "ok", __version__)
     extras: dict[str, list[str]] = {}
     for requirement in requires(DISTRIBUTION) or []:
         package = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
@@ -68,13 +68,13 @@ def _packages() -> Iterator[Check]:
     for package in extras.pop("", []):
         found = _version(package)
         reinstall = "" if found else f"pip install {package}"
-        yield Check(package, "ok" if found else "wrong", found or "not installed", reinstall)
+        yield _Check(package, "ok" if found else "wrong", found or "not installed", reinstall)
     for extra, packages in extras.items():
         absent = [package for package in packages if _version(package) is None]
         found = ", ".join(f"{package} {_version(package)}" for package in packages if package not in absent)
         lacking = f"{found}; lacks {', '.join(absent)}" if found else f"lacks {', '.join(absent)}"
         advice = install_extra(extra) if absent else ""
-        yield Check(f"extra {extra}", "missing" if absent else "ok", lacking if absent else found, advice)
+        yield _Check(f"extra {extra}", "missing" if absent else "ok", lacking if absent else found, advice)
 
 
 def _version(package: str) -> str | None:
@@ -84,35 +84,35 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _machine() -> Iterator[Check]:
+def _machine() -> Iterator[_Check]:
     import torch
 
     cpuinfo = Path("/proc/cpuinfo")
     words = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
     flags = [flag for flag in CPU_FLAGS if flag in words] or [torch.backends.cpu.get_cpu_capability()]
-    yield Check("processor", "ok", f"{platform.machine()}, {os.cpu_count()} cores, {' '.join(flags)}")
-    yield Check("threads", "ok", f"{torch.get_num_threads()} (torch)")
+    yield _Check("processor", "ok", f"{platform.machine()}, {os.cpu_count()} cores, {' '.join(flags)}")
+    yield _Check("threads", "ok", f"{torch.get_num_threads()} (torch)")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield Check("memory", "ok", f"{memory / 2**30:.1f} GiB")
+    yield _Check("memory", "ok", f"{memory / 2**30:.1f} GiB")
     if torch.cuda.is_available():
-        yield Check("gpu", "ok", torch.cuda.get_device_name())
+        yield _Check("gpu", "ok", torch.cuda.get_device_name())
     else:
-        yield Check("gpu", "missing", "none that torch can use", "nothing: every mechanism runs on the CPU")
+        yield _Check("gpu", "missing", "none that torch can use", "nothing: every mechanism runs on the CPU")
 
 
-def _data(place: str | None) -> Check:
+def _data(place: str | None) -> _Check:
     advice = "set LINNET_DATA to the folder that holds your data sets"
     if not place:
-        return Check("LINNET_DATA", "missing", "not set", advice)
+        return _Check("LINNET_DATA", "missing", "not set", advice)
     if not Path(place).is_dir():
-        return Check("LINNET_DATA", "wrong", f"{place} is not a folder", advice)
+        return _Check("LINNET_DATA", "wrong", f"{place} is not a folder", advice)
     found = sorted(entry.name for entry in Path(place).iterdir() if entry.is_dir())
     if not found:
-        return Check("LINNET_DATA", "missing", f"{place} is empty", "put data sets there, one folder each")
-    return Check("LINNET_DATA", "ok", f"{place}: {', '.join(found)}")
+        return _Check("LINNET_DATA", "missing", f"{place} is empty", "put data sets there, one folder each")
+    return _Check("LINNET_DATA", "ok", f"{place}: {', '.join(found)}")
 
 
-def _kernels(build: bool) -> Check:
+def _kernels(build: bool) -> _Check:
     """Whether the CPU kernels are compiled, and if not, why; compiles them only if `build`."""
     from linnet.ops.cpu.build import COMPILERS, built, load, refused
 
@@ -120,18 +120,18 @@ def _kernels(build: bool) -> Check:
         if not any(map(shutil.which, COMPILERS)):
             advice = "install g++ or clang, then `linnet doctor --build`; until then the PyTorch path is used"
             absent = f"no C++ compiler: {', '.join(COMPILERS)} are not on the PATH"
-            return Check("cpu kernels", "missing", absent, advice)
+            return _Check("cpu kernels", "missing", absent, advice)
         advice = "nothing: the first use compiles them, or `linnet doctor --build`"
-        return Check("cpu kernels", "missing", "not compiled yet", advice)
+        return _Check("cpu kernels", "missing", "not compiled yet", advice)
     found = load(again=build)  # compiles nothing if the cache is refused
     if found.library is not None:
-        return Check("cpu kernels", "ok", str(found))
+        return _Check("cpu kernels", "ok", str(found))
     fix = "install g++ or clang" if "no C++ compiler" in found.reason else "fix that"
     advice = f"{fix}, then `linnet doctor --build`; until then the PyTorch path is used"
-    return Check("cpu kernels", "wrong" if build else "missing", str(found), advice)
+    return _Check("cpu kernels", "wrong" if build else "missing", str(found), advice)
 
 
-def _backends() -> Iterator[Check]:
+def _backends() -> Iterator[_Check]:
     """LINNET_BACKEND, then for each op the backends that work here, found by calling them."""
     import torch
 
@@ -143,7 +143,7 @@ def _backends() -> Iterator[Check]:
     wanted = os.environ.get("LINNET_BACKEND")
     known = not wanted or wanted in NAMES
     advice = "" if known else f"set LINNET_BACKEND to one of {', '.join(NAMES)}, or unset it"
-    yield Check("LINNET_BACKEND", "ok" if known else "wrong", wanted or "not set: linnet chooses", advice)
+    yield _Check("LINNET_BACKEND", "ok" if known else "wrong", wanted or "not set: linnet chooses", advice)
     x = torch.ones(1, 1, 4, 8)
     for op in (ops.linear_attention, ops.exp_attention, ops.block_attention):
         usable = []
@@ -156,4 +156,4 @@ def _backends() -> Iterator[Check]:
                 continue
             usable.append(backend)
         status = "ok" if "torch" in usable else "wrong"
-        yield Check(op.__name__, status, f"backends {', '.join(usable) or 'none'}")
+        yield _Check(op.__name__, status, f"backends {', '.join(usable) or 'none'}")

@@ -84,7 +84,7 @@ def linear_row_norm(s: Tensor, v: Tensor) -> Tensor:
     return _largest_singular(torch.where(s[..., None] == 0, 0, (v - o) / total))  # M53
 
 
-def norm_row_norm(A: Tensor, v: Tensor, x: Tensor, live: Tensor, eps: float, under_root: bool) -> Tensor:
+def _norm_row_norm(A: Tensor, v: Tensor, x: Tensor, live: Tensor, eps: float, under_root: bool) -> Tensor:
     """sup |dL/dA_t| (B,H) over losses with |dL/do_t| <= 1, for one row A (B,H,1,N) and values v (B,H,N,E).
 
     o is the norm of x (B,1,H*E), the merged heads of A v. `live` (B,H,N) or (N,) marks the keys that have a score.
@@ -242,7 +242,7 @@ def _measure_norm(view: View) -> dict[str, Tensor]:
         # A future key or one of another block has no score, and a score that ReLU sets to 0 has no gradient.
         live = (A != 0).squeeze(2) if isinstance(view.core, DiagAttention) else torch.arange(N) < view.seen[t]
         largest = torch.maximum(largest, torch.where(live, own + others, 0).amax(dim=2))
-        row = torch.maximum(row, norm_row_norm(A, v, x, live, eps, under_root))
+        row = torch.maximum(row, _norm_row_norm(A, v, x, live, eps, under_root))
     bounds = [norm_bound(1, float(sample.abs().max()), d, eps, under_root) for sample in v]
     by_row = [math.sqrt(N) * norm_bound(1, float(sample.norm(dim=2).max()), d, eps, under_root) for sample in v]  # M54
     bound, row_limit = (torch.tensor(x, dtype=torch.float64)[:, None].expand(B, H) for x in (bounds, by_row))

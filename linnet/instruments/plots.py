@@ -64,7 +64,7 @@ def dilution_figure(named: Named) -> Figure | None:
     return Figure("Locally accumulated attention", "share of the attention", label, series)
 
 
-def law_figure(analysis: Analysis) -> Figure | None:
+def lognormal_figure(analysis: Analysis) -> Figure | None:
     """Quantiles of ln A against those of a normal distribution; the diagonal is log-normal attention."""
     from statistics import NormalDist
 
@@ -129,7 +129,7 @@ def _curve(layer: Mapping[str, Any], instrument: str, value: str) -> "np.ndarray
 def save_drawings(analysis: Analysis, folder: Path, kind: str = "png") -> list[Path]:
     """Draw the analysis into `folder`, one file per subject, and return the files."""
     named = [("", analysis)]
-    alone = {"locality": dilution_figure(named), "law": law_figure(analysis), "concentration": pair_figure(analysis)}
+    alone = {"locality": dilution_figure(named), "law": lognormal_figure(analysis), "concentration": pair_figure(analysis)}
     groups = {"layers": layer_figures(named), "kernels": kernel_figures(analysis)}
     groups |= {name: [figure] for name, figure in alone.items() if figure is not None}
     files = []

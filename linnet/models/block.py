@@ -27,7 +27,7 @@ class SRMS(nn.Module):
         return srms(x)
 
 
-class RMS(nn.Module):
+class _RMS(nn.Module):
     """x / rms(x) with a gain."""
 
     def __init__(self, M: int) -> None:
@@ -53,10 +53,10 @@ def create_norm(kind: str, M: int) -> nn.Module:
     """The norm of a model by name: "srms", "scale", "rms" or "layer"."""
     if kind in ("srms", "scale"):
         return SRMS() if kind == "srms" else ScaleNorm()
-    return RMS(M) if kind == "rms" else nn.LayerNorm(M)
+    return _RMS(M) if kind == "rms" else nn.LayerNorm(M)
 
 
-class PartMixer(Mixer):
+class _PartMixer(Mixer):
     """A mechanism with some of a layer's heads: x (B,N,M) -> y (B,N,M).
 
     The sum of the parts' outputs is one output projection of their concatenated heads; its bias is the first part's.
@@ -82,7 +82,7 @@ class PartMixer(Mixer):
                 nn.init.zeros_(bias)
 
 
-def create_mixers(config: ModelConfig, layer: str) -> list[Mixer]:
+def _create_mixers(config: ModelConfig, layer: str) -> list[Mixer]:
     """The mixers of a layer: of the full width each, or with a part of the heads in "a|b"."""
     sign, names = layer_parts(layer)
     options = [config.options.get(name, {}) for name in names]
@@ -99,7 +99,7 @@ def create_mixers(config: ModelConfig, layer: str) -> list[Mixer]:
         create_attention(name, heads=heads, head_dim=head_dim, causal=config.causal, **own)
         for name, own in zip(names, options, strict=True)
     ]
-    return [PartMixer(core, config.width, bias=i == 0) for i, core in enumerate(cores)]
+    return [_PartMixer(core, config.width, bias=i == 0) for i, core in enumerate(cores)]
 
 
 class Block(nn.Module):
@@ -111,7 +111,7 @@ class Block(nn.Module):
         super().__init__()
         M, self.pre = config.width, config.norm_position == "pre"
         self.sign = layer_parts(layer)[0]
-        self.mixers = nn.ModuleList(create_mixers(config, layer))  # type: ignore[assignment]
+        self.mixers = nn.ModuleList(_create_mixers(config, layer))  # type: ignore[assignment]
         self.mixer_norm = create_norm(config.norm, M)
         self.ffn: nn.Module | None = None
         if config.ffn != "none":

@@ -15,7 +15,7 @@ WIDTHS = 8, 256  # the least and the largest head width of the kernels
 
 def choose_kernel(op: str, q: Tensor, v: Tensor, backend: str | None, hurdle: str = "") -> str:
     """`choose` for an op that has all backends; `hurdle` says why no kernel can run."""
-    return choose(op, NAMES, backend, hurdle or cpu_hurdle(q, v), hurdle or triton_hurdle(q, v), v.device.type)
+    return choose(op, NAMES, backend, hurdle or cpu_hurdle(q, v), hurdle or _triton_hurdle(q, v), v.device.type)
 
 
 def choose(
@@ -71,7 +71,7 @@ def serves(op: str, x: Tensor) -> bool:
     return choose(op, ("reference", "torch", "cpu"), None) == "cpu"
 
 
-def triton_hurdle(q: Tensor, v: Tensor) -> str:
+def _triton_hurdle(q: Tensor, v: Tensor) -> str:
     """Why the Triton kernels do not take these tensors; empty if they do."""
     if v.device.type not in ("cuda", "cpu"):
         return f"tensors are on {v.device}"

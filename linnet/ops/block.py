@@ -82,7 +82,7 @@ def attend_torch(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rul
         rule = rule._replace(seed=new_seed(v.device))
     with no_autocast(v.device):
         if where.run is not None:
-            return attend_blocks(q, k, v, block_ids(where, block), where.real, block, rule)
+            return attend_blocks(q, k, v, _block_ids(where, block), where.real, block, rule)
         if where.real is None:
             return _aligned(q, k, v, None, block, rule, torch.arange(q.shape[2], device=q.device)[None])
         return _shifted(q, k, v, where.real, block, rule)
@@ -91,7 +91,7 @@ def attend_torch(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rul
 BACKENDS = {"reference": reference.attend_block, "torch": attend_torch, "cpu": _cpu}
 
 
-def block_ids(where: Layout, block: int) -> Tensor:
+def _block_ids(where: Layout, block: int) -> Tensor:
     """(B, N) numbers that are equal for two tokens of one run and one block."""
     own = where.position // block
     return own if where.run is None else where.run * 2**32 + own
@@ -99,7 +99,7 @@ def block_ids(where: Layout, block: int) -> Tensor:
 
 def kernel_ids(where: Layout, block: int, B: int) -> Tensor | None:
     """`block_ids` for the kernels; None where blocks begin at the first token of every row."""
-    return None if where.real is None and where.run is None else block_ids(where, block).expand(B, -1)
+    return None if where.real is None and where.run is None else _block_ids(where, block).expand(B, -1)
 
 
 def dense(

@@ -126,7 +126,7 @@ def attend_block(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rul
     return (A @ v.to(wide)).to(v.dtype)
 
 
-def exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """sum_c e^(q_tc + k_sc - r_t) where s is visible (B,H,N,N), and r_t (B,H,N,1), the row's largest exponent.
 
     r cancels in every quotient, is at least `floor`, and carries no gradient.
@@ -147,7 +147,7 @@ def exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None =
 
 def exp_weights(log_q: Tensor, log_k: Tensor, where: Layout, causal: bool) -> Tensor:
     """A_ts = sum_c e^(q_tc + k_sc), divided by its sum over the visible s: (B,H,N,N)."""
-    A, _ = exp_scores(log_q, log_k, visible(where, causal))
+    A, _ = _exp_scores(log_q, log_k, visible(where, causal))
     total = A.sum(dim=-1, keepdim=True)
     return A / total.masked_fill(total == 0, 1)  # M11
 
@@ -189,7 +189,7 @@ def attend_exp(
     past = q + m[:, :, None]  # (B, H, N, D)
     if where.run is not None:
         past = torch.where((run == run[:, :1])[:, None, :, None], past, -torch.inf)
-    A, r = exp_scores(q, k, visible(where, rule.causal), past.amax(dim=-1))
+    A, r = _exp_scores(q, k, visible(where, rule.causal), past.amax(dim=-1))
     W = torch.exp(past - r)  # the weight of the state's channels
     total = A.sum(dim=-1, keepdim=True) + W @ z[..., None]
     o = ((A @ v + W @ S) / total.masked_fill(total == 0, 1)).to(dtype)  # M11

@@ -8,7 +8,7 @@ from typing import Any
 from linnet.figures.figure import Figure, Series
 from linnet.figures.heatmap import shrink_map
 from linnet.instruments.analyze import remarks, rows
-from linnet.instruments.plots import BY_LAYER, dilution_figure, kernel_figures, law_figure, layer_figures, pair_figure
+from linnet.instruments.plots import BY_LAYER, dilution_figure, kernel_figures, lognormal_figure, layer_figures, pair_figure
 from linnet.registry import INSTRUMENT
 from linnet.report.runs import SavedRun, number
 
@@ -86,7 +86,7 @@ def analysis_figures(runs: Sequence[SavedRun]) -> list[Figure]:
         return []
     figures: list[Figure | None] = [*layer_figures(named), dilution_figure(named)]
     if len(runs) == 1:
-        figures += [law_figure(named[0][1]), pair_figure(named[0][1]), *kernel_figures(named[0][1])]
+        figures += [lognormal_figure(named[0][1]), pair_figure(named[0][1]), *kernel_figures(named[0][1])]
     return [figure for figure in figures if figure is not None]
 
 

@@ -36,7 +36,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     if out is None:
         out = Path(folders[0] if len(folders) == 1 else ".") / "report.html"
     clean(Path(out).absolute().parent, IDLE, shared=True)
-    write_text(out, render_page(runs))
+    write_text(out, _render_page(runs))
     return Path(out)
 
 
@@ -47,7 +47,7 @@ def check_extra() -> None:
             raise InputError(f"a report needs {package}: {install_extra('report')}")
 
 
-def render_page(runs: Sequence[SavedRun]) -> str:
+def _render_page(runs: Sequence[SavedRun]) -> str:
     """The HTML of the page."""
     check_extra()
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -67,7 +67,7 @@ def render_page(runs: Sequence[SavedRun]) -> str:
     return pages.get_template("report.html").render(
         version=__version__,
         tabs=["Training", "Attention", *extra, "Configuration", "Environment"],
-        runs=[summary(run) for run in runs],
+        runs=[_summary(run) for run in runs],
         curves=[_chart(figure) for figure in curves(runs)],
         gradients=[_chart(figure) for figure in gradient_figures(runs)],
         watched=[_chart(figure) for figure in training_figures(runs)],
@@ -91,7 +91,7 @@ def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def summary(run: SavedRun) -> dict[str, Any]:
+def _summary(run: SavedRun) -> dict[str, Any]:
     """The head of the page: what was trained, how far, and the most important numbers."""
     about = (run.config.get("task"), run.section("model").get("preset"), run.section("data").get("corpus"))
     return {

@@ -11,7 +11,7 @@ from linnet.storage.run import RunLock
 DAMAGED = "damaged"  # the folder for what is set aside
 
 
-class Repaired(NamedTuple):
+class _Repaired(NamedTuple):
     """What was removed, what was set aside and why, and the steps of the checkpoints that are whole."""
 
     removed: list[str]
@@ -20,7 +20,7 @@ class Repaired(NamedTuple):
     failure: str
 
 
-def repair(folder: str | Path) -> Repaired:
+def repair(folder: str | Path) -> _Repaired:
     """Remove what killed processes left in a run, and move damaged checkpoints to `damaged/`, in a locked folder."""
     folder = Path(folder)
     if not (folder / "config.toml").is_file():
@@ -39,7 +39,7 @@ def repair(folder: str | Path) -> Repaired:
                 read_checkpoint(path)
             except CheckpointError as error:
                 damaged[str(_set_aside(path, folder / DAMAGED).relative_to(folder))] = str(error)
-    return Repaired(removed, damaged, steps(checkpoints), failure)
+    return _Repaired(removed, damaged, steps(checkpoints), failure)
 
 
 def _set_aside(path: Path, place: Path) -> Path:

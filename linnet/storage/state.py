@@ -27,7 +27,7 @@ class Entry(_Saved):
     sha256: Sha256
 
 
-class Files(_Saved):
+class _Files(_Saved):
     """The files that a manifest lists."""
 
     model: Entry = Field(alias="model.safetensors")
@@ -41,7 +41,7 @@ class Files(_Saved):
         return self
 
 
-class Ties(_Saved):
+class _Ties(_Saved):
     """Names of tensors that are stored under another name."""
 
     model: dict[str, str]
@@ -53,8 +53,8 @@ class Manifest(_Saved):
 
     format: Literal["linnet-checkpoint-1"]
     step: Natural
-    files: Files
-    tied: Ties
+    files: _Files
+    tied: _Ties
 
 
 class Position(_Saved):

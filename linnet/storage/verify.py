@@ -11,7 +11,7 @@ from linnet.storage.files import one_line_errors, read_hashed, read_json
 from linnet.storage.run import check_metrics, read_metrics
 
 
-class Finding(NamedTuple):
+class _Finding(NamedTuple):
     """One group of files: whether it is intact, and what was found."""
 
     name: str
@@ -22,7 +22,7 @@ class Finding(NamedTuple):
 Load = Callable[[Path, int | None], object]  # loads a run at a step, or an exported model; raises if it cannot
 
 
-def verify(folder: str | Path, load: Load) -> list[Finding]:
+def verify(folder: str | Path, load: Load) -> list[_Finding]:
     """Verify a run, including its pretraining, or an exported model: all hashes, and that each model loads."""
     folder = Path(folder)
     if (folder / "config.toml").is_file():
@@ -36,7 +36,7 @@ def verify(folder: str | Path, load: Load) -> list[Finding]:
     raise InputError(f"{folder} {what}")
 
 
-def _run(folder: Path, load: Load) -> Iterator[Finding]:
+def _run(folder: Path, load: Load) -> Iterator[_Finding]:
     states: list[dict[str, Any]] = []
 
     def checkpoint(step: int) -> str:
@@ -56,14 +56,14 @@ def _run(folder: Path, load: Load) -> Iterator[Finding]:
     for step in saved:
         yield _finding(f"checkpoints/step-{step}", lambda step=step: checkpoint(step))  # type: ignore[misc]
     if not saved:
-        yield Finding("checkpoints", True, "none yet")
+        yield _Finding("checkpoints", True, "none yet")
     yield _finding("metrics.jsonl", metrics)
     hashes = {(state.get("data") or {}).get("tokenizer") for state in states} - {None}
     if hashes:
         yield _finding("tokenizer.json", lambda: _tokenizer(folder, hashes))
 
 
-def _export(folder: Path, load: Load) -> Iterator[Finding]:
+def _export(folder: Path, load: Load) -> Iterator[_Finding]:
     def model() -> str:
         load(folder, None)
         return f"{(folder / 'model.safetensors').stat().st_size:,} bytes"
@@ -87,8 +87,8 @@ def _tokenizer(folder: Path, hashes: set[Any]) -> str:
     return f"{len(data):,} bytes"
 
 
-def _finding(name: str, check: Callable[[], str]) -> Finding:
+def _finding(name: str, check: Callable[[], str]) -> _Finding:
     try:
-        return Finding(name, True, check())
+        return _Finding(name, True, check())
     except LinnetError as error:
-        return Finding(name, False, str(error))
+        return _Finding(name, False, str(error))

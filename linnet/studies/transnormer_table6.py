@@ -34,7 +34,7 @@ ON_LISTOPS = (*EVERYWHERE, "T1", "lln_diag")
 PRETRAINED = {"lra/listops": 2500, "lra/image": 500, "lra/text": 500}  # half of the steps, after as much denoising
 
 
-def lra_rows() -> Iterator[Row]:
+def _lra_rows() -> Iterator[Row]:
     """Each system on each task, ListOps first; on a CPU some of them, and T2 once more with pretraining."""
     for recipe, sets in ON_CPU.items():
         for name in ON_LISTOPS if recipe == "lra/listops" else EVERYWHERE:
@@ -56,7 +56,7 @@ class Table6(Trained):
     picture = "validation accuracy against steps"
     core_hours = 10.1
     scales: ClassVar = {"cpu": Scale("lra/listops", "_lra"), "paper": Scale("lra/listops", "_lra")}
-    rows = tuple(lra_rows())
+    rows = tuple(_lra_rows())
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
         """One line per system, one column per task, and the average of systems that have all tasks of the benchmark."""

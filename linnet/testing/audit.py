@@ -33,7 +33,7 @@ COLUMNS = {  # heading -> name of the check
 Group = Literal["ours", "by design", "peer"]  # only "ours" must pass; "by design" leaks and documents it
 
 
-class AuditCheck(TypedDict):
+class _AuditCheck(TypedDict):
     """One check of a row; `worst` is None if a result was not finite or the call failed."""
 
     name: str
@@ -50,7 +50,7 @@ class AuditRow(TypedDict):
     form: str
     passed: bool
     seconds: float
-    checks: list[AuditCheck]
+    checks: list[_AuditCheck]
 
 
 class Audit(TypedDict):

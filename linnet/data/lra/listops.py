@@ -54,7 +54,7 @@ class Trees(NamedTuple):
 
 
 @dataclass
-class Level:
+class _Level:
     """The operators at one depth, in reading order, and their arguments in the same order."""
 
     tree: Ints  # (n,) the tree that an operator belongs to
@@ -119,7 +119,7 @@ def draw_trees(seed: int, number: int, shortest: int = SHORTEST, longest: int = 
     return _serialize([_select(level, kept) for level in levels], length[kept])
 
 
-def _draw(seed: int, number: int, longest: int) -> tuple[list[Level], Ints]:
+def _draw(seed: int, number: int, longest: int) -> tuple[list[_Level], Ints]:
     """The levels of a batch of trees, and their lengths; a tree that is too long stops growing."""
     bits = np.random.Philox(key=np.array([seed % 2**64, number], np.uint64))
 
@@ -127,14 +127,14 @@ def _draw(seed: int, number: int, longest: int) -> tuple[list[Level], Ints]:
         raw = bits.random_raw(n // 2 + 1).view(np.uint32)[:n]  # numpy promises that raw bits never change
         return (raw * np.uint64(below) >> np.uint64(32)).astype(np.int32)
 
-    levels: list[Level] = []
+    levels: list[_Level] = []
     length, tree = np.zeros(BATCH, np.int32), np.arange(BATCH, dtype=np.int32)
     for depth in range(1, DEPTH):
         operator = uniform(len(tree), len(OPERATORS))
         count = ARGUMENTS[0] + uniform(len(tree), ARGUMENTS[1] - ARGUMENTS[0] + 1)
         kind, digit = np.divmod(uniform(int(count.sum()), 10 * ONE_IN), 10)
         nested = (kind == 0) & (depth + 1 < DEPTH)
-        level = Level(tree, operator, count, nested, digit)
+        level = _Level(tree, operator, count, nested, digit)
         owner = np.repeat(tree, count)
         length += 2 * np.bincount(tree, minlength=BATCH) + np.bincount(owner[~nested], minlength=BATCH)
         levels.append(level)
@@ -143,12 +143,12 @@ def _draw(seed: int, number: int, longest: int) -> tuple[list[Level], Ints]:
     return levels, length
 
 
-def _select(level: Level, kept: NDArray[np.bool_]) -> Level:
+def _select(level: _Level, kept: NDArray[np.bool_]) -> _Level:
     """One level of the kept trees, renumbered."""
     mine = kept[level.tree]
     arguments = mine[level.owner]
     number = np.cumsum(kept) - 1
-    return Level(
+    return _Level(
         number[level.tree[mine]],
         level.operator[mine],
         level.count[mine],
@@ -157,7 +157,7 @@ def _select(level: Level, kept: NDArray[np.bool_]) -> Level:
     )
 
 
-def _serialize(levels: list[Level], length: Ints) -> Trees:
+def _serialize(levels: list[_Level], length: Ints) -> Trees:
     """Trees from their levels: sizes and values from the deepest level up, then positions from the root down."""
     sizes, values = _ascend(levels)
     starts = np.concatenate([[0], np.cumsum(length)])
@@ -175,7 +175,7 @@ def _serialize(levels: list[Level], length: Ints) -> Trees:
     return Trees(tokens, starts, values.astype(np.uint8))
 
 
-def _ascend(levels: list[Level]) -> tuple[list[Ints], Ints]:
+def _ascend(levels: list[_Level]) -> tuple[list[Ints], Ints]:
     """The size in tokens of every operator, by level, and the values of the roots."""
     sizes: list[Ints] = []
     size: Ints = np.zeros(0, np.int32)
@@ -189,7 +189,7 @@ def _ascend(levels: list[Level]) -> tuple[list[Ints], Ints]:
     return sizes, value
 
 
-def _apply(level: Level, argument: Ints) -> Ints:
+def _apply(level: _Level, argument: Ints) -> Ints:
     """The value of each operator of a level, given the values of its arguments."""
     starts, count = level.starts, level.count
     ranked = np.sort(level.owner * 10 + argument) % 10  # sorted within each operator
@@ -226,7 +226,7 @@ def open_depth(tokens: Bytes, starts: Ints) -> tuple[NDArray[np.bool_], Ints]:
     return opens, depth[1:] - np.repeat(depth[starts[:-1]], np.diff(starts))
 
 
-def _levels(tokens: Bytes, starts: Ints, rows: Ints) -> list[Level]:
+def _levels(tokens: Bytes, starts: Ints, rows: Ints) -> list[_Level]:
     """The operators of these rows by depth, in the form in which trees are drawn."""
     tree = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     chosen = np.zeros(len(starts) - 1, np.bool_)
@@ -236,11 +236,11 @@ def _levels(tokens: Bytes, starts: Ints, rows: Ints) -> list[Level]:
     items = np.flatnonzero((tokens != END) & chosen[tree])
     items = items[np.argsort(depth[items], kind="stable")]  # level by level, in reading order
     cuts = np.searchsorted(depth[items], np.arange(depth[items].max() + 2))
-    levels: list[Level] = []
+    levels: list[_Level] = []
     for k in range(len(cuts) - 2):
         here, below = items[cuts[k] : cuts[k + 1]], items[cuts[k + 1] : cuts[k + 2]]
         here = here[opens[here]]
         count = np.bincount(np.searchsorted(here, below) - 1, minlength=len(here))
         digit = np.where(opens[below], 0, tokens[below].astype(np.int64) - ZERO)
-        levels.append(Level(tree[here], tokens[here].astype(np.int64) - FIRST, count, opens[below], digit))
+        levels.append(_Level(tree[here], tokens[here].astype(np.int64) - FIRST, count, opens[below], digit))
     return levels

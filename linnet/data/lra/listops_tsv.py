@@ -121,7 +121,7 @@ def read_tsv(path: Path, longest: int, progress: Callable[[int, int], None] | No
     return Trees.join(parts)
 
 
-class Line:
+class _Line:
     """One line of a file: its place, its source and its target as written."""
 
     def __init__(self, line: bytes, number: int, path: Path) -> None:
@@ -159,20 +159,20 @@ class Line:
             raise InputError(f"{self.place}: the parentheses do not match the brackets")
 
 
-def _blocks(path: Path, progress: Callable[[int, int], None] | None) -> Iterator[list[Line]]:
+def _blocks(path: Path, progress: Callable[[int, int], None] | None) -> Iterator[list[_Line]]:
     """The lines of a file, many at a time."""
     with one_line_errors("read", path), path.open("rb") as file:
         total = path.stat().st_size
         if file.readline().rstrip(b"\r\n") != HEADER.encode():
             raise InputError(f"{path}, line 1: the header is not Source and Target, with a tab between")
         numbered = enumerate((line.rstrip(b"\r\n") for line in file), 2)
-        while block := [Line(line, number, path) for number, line in itertools.islice(numbered, BLOCK)]:
+        while block := [_Line(line, number, path) for number, line in itertools.islice(numbered, BLOCK)]:
             if progress is not None:
                 progress(file.tell(), total)
             yield block
 
 
-def _check(rows: list[Line], longest: int) -> Trees:
+def _check(rows: list[_Line], longest: int) -> Trees:
     """The trees of these lines; raises if a line is not a tree or has another value."""
     data = [row.tokens(longest) for row in rows]
     starts = np.concatenate([[0], np.cumsum([len(tree) for tree in data])])

@@ -33,7 +33,7 @@ MISSING = (
 )
 
 
-class Shard(NamedTuple):
+class _Shard(NamedTuple):
     """One file of a set: its path, the seed of the set, its number and how many pictures it has."""
 
     path: Path
@@ -57,12 +57,12 @@ class Shard(NamedTuple):
         return self.size
 
 
-def _shards(folder: Path, about: Mapping[str, Any]) -> Iterator[Shard]:
+def _shards(folder: Path, about: Mapping[str, Any]) -> Iterator[_Shard]:
     """The files of the set that `pathfinder.json` describes; a generator, because the count may be absurdly large."""
     count, size = about["count"], about["shard"]
     for number in range(-(-count // size)):
         path = folder / f"shard-{number:05}.safetensors"
-        yield Shard(path, about["seed"], number, min(size, count - number * size))
+        yield _Shard(path, about["seed"], number, min(size, count - number * size))
 
 
 def write_shards(
@@ -92,7 +92,7 @@ def write_shards(
             progress(done, count)
 
 
-def _run(shards: Sequence[Shard], workers: int) -> Iterator[int]:
+def _run(shards: Sequence[_Shard], workers: int) -> Iterator[int]:
     """Write shards, in this process or in several, and yield the size of each when it is done."""
     if min(workers, len(shards)) <= 1:
         yield from (shard.write() for shard in shards)

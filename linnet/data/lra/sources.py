@@ -48,7 +48,7 @@ def read_files(path: Path, wanted: Wanted, missing: str, progress: Progress | No
         found = (file for file in path.rglob("*") if wanted(PurePosixPath(file.as_posix())))
         names = sorted(file for file in found if file.is_file() or file.is_symlink())  # a broken link is reported
         for done, file in enumerate(names, 1):
-            yield File(str(file), PurePosixPath(file.as_posix()), read_bytes(file))
+            yield File(str(file), PurePosixPath(file.as_posix()), _read_bytes(file))
             if progress is not None:
                 progress(done, len(names))
     elif path.is_file():
@@ -101,7 +101,7 @@ def _check_end(archive: tarfile.TarFile) -> None:
         raise tarfile.ReadError("it is cut short or damaged")
 
 
-def read_bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     """The content of a file."""
     try:
         return path.read_bytes()

@@ -104,7 +104,7 @@ def built() -> Path | None:
     """The compiled kernels in the cache, if they are whole and ours."""
     with contextlib.suppress(OSError, RuntimeError, BuildError):  # a folder that may not be read, a user without a home
         place = folder().resolve()
-        check_private(place)
+        _check_private(place)
         for path in sorted(place.glob(f"{key()}-*.so")):
             with contextlib.suppress(OSError, BuildError):
                 os.close(_verified(path))
@@ -116,13 +116,13 @@ def refused() -> str:
     """Why no code is loaded from the cache, or nothing."""
     with contextlib.suppress(OSError, RuntimeError):
         try:
-            check_private(folder().resolve())
+            _check_private(folder().resolve())
         except BuildError as error:
             return str(error)
     return ""
 
 
-def check_private(place: Path) -> None:
+def _check_private(place: Path) -> None:
     """Refuse a folder, without links in its path, that somebody else could fill: this is what ssh asks of its keys.
 
     It and all folders above it must be ours or root's and not writable for others. One above it may be, if it has the
@@ -164,11 +164,11 @@ def build(again: bool = False) -> Path:
     place = folder()
     try:
         place = place.resolve()
-        check_private(place)  # before anything is made there, and again when all of it is
+        _check_private(place)  # before anything is made there, and again when all of it is
         for path in (*reversed(place.parents), place):
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
-        check_private(place)
+        _check_private(place)
         with _alone(place):
             clean(place, shared=True)  # what a killed build left
             scratch = temporary_name(place / "kernels")
