@@ -37,7 +37,7 @@ def segments_of(real: Tensor, m: int) -> tuple[Tensor, Tensor]:
     return own, sizes.scatter_add(1, own, real.to(torch.int64))
 
 
-def landmarks(x: Tensor, own: Tensor, sizes: Tensor) -> Tensor:
+def nystrom_landmarks(x: Tensor, own: Tensor, sizes: Tensor) -> Tensor:
     """Means (B,H,m,D) of the segments of x (B,H,N,D), which is 0 where masked."""
     index = own[:, None, :, None].expand(x.shape)
     total = x.new_zeros(*x.shape[:2], sizes.shape[1], x.shape[3]).scatter_add(2, index, x)
@@ -75,13 +75,13 @@ class NystromformerAttention(Core):
                 sizes = None
             else:
                 own, sizes = segments_of(where.reals(B), m)
-                Lq, Lk = (landmarks(x, own, sizes) for x in (known, k))  # (B, H, m, D)
+                Lq, Lk = (nystrom_landmarks(x, own, sizes) for x in (known, k))  # (B, H, m, D)
             Z = pseudo_inverse((Lq @ Lk.mT * self.head_dim**-0.5).softmax(dim=-1), self.options.steps)
             values = Z @ dense(Lq, k, v, see, self._rule)  # (B, H, m, E)
             if real is None or sizes is None:
                 return dense(q, Lk, values, None, self._rule)
             short = real.sum(dim=1) <= m  # (B,): each token is a landmark, and its own value is exact
-            values = torch.where(short[:, None, None, None], landmarks(v, own, sizes), values)
+            values = torch.where(short[:, None, None, None], nystrom_landmarks(v, own, sizes), values)
             return dense(q, Lk, values, (sizes > 0)[:, None, None], self._rule)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:

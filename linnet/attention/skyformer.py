@@ -36,7 +36,7 @@ def scramble(x: Tensor) -> Tensor:
     return x ^ (x >> 31)
 
 
-def draw(seed: Tensor, real: Tensor, count: int) -> Tensor:
+def draw_landmarks(seed: Tensor, real: Tensor, count: int) -> Tensor:
     """Indices (B,count) of real tokens without repetition; if a row has fewer, masked ones come last.
 
     The choice depends only on the seed and on each token's rank among the real tokens, so padding changes nothing.
@@ -79,7 +79,7 @@ class SkyformerAttention(Core):
             if half >= N:
                 return gaussian_attention(q, k, v, real)
             some = torch.ones(1, N, dtype=torch.bool, device=q.device) if real is None else real
-            of_q, of_k = (draw(seed, some, half).expand(B, -1) for seed in self.seed)
+            of_q, of_k = (draw_landmarks(seed, some, half).expand(B, -1) for seed in self.seed)
             L = torch.cat([pick(known, of_q), pick(k, of_k)], dim=2)  # (B, H, m, D)
             values = self._inverse(L) @ gaussian_attention(L, k, v, real)  # (B, H, m, E)
             if real is not None:  # each token of a short row is a landmark, with its exact value
@@ -96,7 +96,8 @@ class SkyformerAttention(Core):
             return exact
         real = where.reals(B)
         known, k = cleared(real, q, k)
-        L = torch.cat([pick(x, draw(seed, real, half)) for x, seed in zip((known, k), self.seed, strict=True)], dim=2)
+        drawn = [pick(x, draw_landmarks(seed, real, half)) for x, seed in zip((known, k), self.seed, strict=True)]
+        L = torch.cat(drawn, dim=2)
         C_q, C_k = gaussian_weights(q, L), gaussian_weights(k, L) * real[:, None, :, None]
         A = C_q @ self._inverse(L) @ C_k.mT  # M24
         return torch.where(real.sum(dim=1)[:, None, None, None] <= half, exact, A)

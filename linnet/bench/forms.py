@@ -40,11 +40,11 @@ def lln_diag_as_released(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (lln_as_released(q, k, v) + near.flatten(2, 3)) / 2  # M15
 
 
-def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def torch_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """torch's fused attention over all keys."""
     return scaled_dot_product_attention(q, k, v)
 
 
-def causal_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def torch_causal_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """torch's fused attention over the keys up to each token."""
     return scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -8,7 +8,7 @@ from torch import nn
 
 from linnet.attention.base import create_mixer, describe_attention
 from linnet.bench.machine import environment
-from linnet.bench.memory import Job, peak_server, serve
+from linnet.bench.memory import Job, peak_memory_server, serve_memory_jobs
 from linnet.bench.timing import time_in_turns
 
 FORMAT = "linnet-bench-layer-1"
@@ -39,7 +39,7 @@ def measure_layer(
             seconds, low, high = (float(f"{t:.4g}") for t in (timing.seconds, timing.low, timing.high))
             row = {"attention": name, "tokens": N, "seconds": seconds, "low": low, "high": high}
             rows.append({**row, "others": timing.others})
-    with peak_server("linnet.bench.layer") as peak:
+    with peak_memory_server("linnet.bench.layer") as peak:
         for row in rows:
             row["memory"] = peak({key: row[key] for key in ("attention", "tokens")})
             advance()
@@ -70,4 +70,4 @@ def _warm_up(job: Job) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    serve(_warm_up, _layer_work)
+    serve_memory_jobs(_warm_up, _layer_work)

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from linnet.bench.machine import environment
-from linnet.bench.memory import Job, peak_server, serve
+from linnet.bench.memory import Job, peak_memory_server, serve_memory_jobs
 from linnet.bench.timing import time_in_turns
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
@@ -66,7 +66,7 @@ def measure_lra(
     }
     timings = time_in_turns(calls, rounds, progress=advance)
     rows = []
-    with peak_server("linnet.bench.lra") as peak:
+    with peak_memory_server("linnet.bench.lra") as peak:
         for name, model in systems.items():
             speed = {kind: float(f"{1 / timings[f'{kind} {name}'].seconds:.4g}") for kind in ("training", "inference")}
             memory = peak({"model": model, "tokens": tokens, "batch": BATCH})
@@ -95,4 +95,4 @@ def _warm_up(job: Job) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    serve(_warm_up, _training)
+    serve_memory_jobs(_warm_up, _training)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from linnet.bench.machine import environment, spare_memory, yardsticks
-from linnet.bench.memory import Job, peak_server
+from linnet.bench.memory import Job, peak_memory_server
 from linnet.bench.timing import take_turns, warm_up
 from linnet.errors import InputError, LinnetError
 from linnet.storage import read_json, write_json
@@ -110,7 +110,8 @@ def _measured(
         warnings.simplefilter("ignore")  # a library's warnings are not about this measurement
         peak = None
         if any(group.memory for group in bench.groups):
-            peak = stack.enter_context(peak_server(bench.module, spare_memory(), math.ceil(3 * effort.limit) + 5))
+            longest = math.ceil(3 * effort.limit) + 5
+            peak = stack.enter_context(peak_memory_server(bench.module, spare_memory(), longest))
         for group in bench.groups:
             known = [_key(row) for row in rows]
             jobs = [job for job in group.jobs if _key(job) not in known]

@@ -25,7 +25,7 @@ ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 @contextlib.contextmanager
-def peak_server(module: str, most: int = 0, longest: int = 0) -> Iterator[Callable[[Job], int]]:
+def peak_memory_server(module: str, most: int = 0, longest: int = 0) -> Iterator[Callable[[Job], int]]:
     """A function that returns the peak memory of a job in bytes, above what was in use when it started.
 
     It raises if a job fails, or needs more than `most` bytes or `longest` seconds; 0 means no limit.
@@ -56,7 +56,7 @@ def peak_server(module: str, most: int = 0, longest: int = 0) -> Iterator[Callab
                 os.killpg(server.pid, signal.SIGKILL)
 
 
-def serve(warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[], object]]) -> None:
+def serve_memory_jobs(warm_up: Callable[[Job], object], prepare: Callable[[Job], Callable[[], object]]) -> None:
     """Answer each job on standard input with the peak of the work that `prepare` returns for it.
 
     `warm_up` runs twice before that: in the server, once for jobs that differ only in size, so that libraries load what

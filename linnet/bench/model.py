@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from linnet.attention.base import create_mixer, describe_attention
 from linnet.bench.lra import BATCH, LENGTHS, lra_step
 from linnet.bench.measure import Bench, Group
-from linnet.bench.memory import Job, serve
+from linnet.bench.memory import Job, serve_memory_jobs
 from linnet.models.config import ModelConfig
 from linnet.models.presets import preset
 from linnet.registry import ATTENTION
@@ -92,4 +92,4 @@ def _warm_up(job: Job) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    serve(_warm_up, prepare)
+    serve_memory_jobs(_warm_up, prepare)

@@ -10,7 +10,7 @@ from torch import Tensor
 from linnet.attention.base import create_attention
 from linnet.bench import forms
 from linnet.bench.measure import Bench, Group
-from linnet.bench.memory import Job, serve
+from linnet.bench.memory import Job, serve_memory_jobs
 from linnet.errors import LinnetError
 from linnet.ops import block_attention, exp_attention, linear_attention
 from linnet.ops.backend import NAMES
@@ -94,8 +94,8 @@ def _plain() -> list[Case]:
 
     lln, mixed = "deviations, exponential features, denominator", "lln, and softmax in blocks"
     return [
-        case("torch SDPA", "softmax over all keys", "causal", "softmax", forms.causal_softmax),
-        case("torch SDPA", "softmax over all keys", "bidirectional", "softmax", forms.softmax),
+        case("torch SDPA", "softmax over all keys", "causal", "softmax", forms.torch_causal_softmax),
+        case("torch SDPA", "softmax over all keys", "bidirectional", "softmax", forms.torch_softmax),
         case("batched chunks", "bare product", "causal", "linear", forms.chunked),
         case("lln as released", lln, "bidirectional", "linear", forms.lln_as_released),
         case("lln_diag as released", mixed, "bidirectional", "linear+block", forms.lln_diag_as_released),
@@ -196,4 +196,4 @@ def _warm_up(job: Job) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    serve(_warm_up, prepare)
+    serve_memory_jobs(_warm_up, prepare)

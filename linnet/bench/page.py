@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from linnet.bench.bounds import bounds_table
-from linnet.bench.tables import BENCHES, bench_figures, bench_note, bench_tables, check_bench, crossovers
+from linnet.bench.tables import BENCHES, bench_figures, bench_note, bench_tables, check_bench_result, crossovers
 from linnet.errors import InputError
 from linnet.figures.figure import save_figures
 from linnet.figures.page import write_page
@@ -19,7 +19,7 @@ def read_benches(folder: Path) -> dict[str, Any]:
     """The benchmarks in a folder, by name."""
     found = {name: read_json(folder / f"{name}.json") for name in BENCHES if (folder / f"{name}.json").exists()}
     for result in found.values():
-        check_bench(result)
+        check_bench_result(result)
     if not found:
         raise InputError(f"{folder} holds no benchmark: linnet bench ops --out {folder}")
     return found

@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 Result = Mapping[str, Any]
 
 
-def check_bench(result: Any) -> None:
+def check_bench_result(result: Any) -> None:
     """Raise unless `linnet bench` wrote this."""
     try:
         sound = result["format"] == FORMAT and result["bench"] in BENCHES
@@ -58,7 +58,7 @@ def exponent(rows: Sequence[Row], key: str) -> float | None:
 
 def bench_tables(result: Any) -> list[Table]:
     """All tables of one benchmark."""
-    check_bench(result)
+    check_bench_result(result)
     makers = {"ops": _ops_tables, "model": _model_tables, "decode": _decode_tables, "profile": _profile_tables}
     return makers[result["bench"]](result)
 
@@ -145,7 +145,7 @@ def _short(value: float) -> str:
 
 def bench_note(result: Any) -> str:
     """A note on how and where it was measured, what is missing and why, and how busy other programs were."""
-    check_bench(result)
+    check_bench_result(result)
     settings, where, rows = result["settings"], result["environment"], result["rows"]
     lines = [ABOUT[result["bench"]].format(**settings, style="compiled" if settings.get("compiled") else "eager")]
     lines.append(
@@ -210,7 +210,7 @@ def _missing(result: Result) -> list[str]:
 
 def bench_figures(result: Any) -> dict[str, list[Figure]]:
     """The figures by name; each is a row of panels."""
-    check_bench(result)
+    check_bench_result(result)
     if result["bench"] == "ops":
         return {f"ops-{form}": _ops_figures(result, form) for form in ("causal", "bidirectional")}
     if result["bench"] == "model":

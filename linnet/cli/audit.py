@@ -34,9 +34,9 @@ def command(names: Names = None, peers: Peers = True, json: Json = False) -> Non
       linnet audit performer-pytorch --json
     """
     from linnet.screen import Screen
-    from linnet.testing.audit import choose_cases, run_audit
+    from linnet.testing.audit import choose_audit_cases, run_audit
 
-    cases = choose_cases(names or (), peers)
+    cases = choose_audit_cases(names or (), peers)
     screen = Screen(quiet=json)
     try:
         audit = run_audit(cases, screen.work(f"measuring {len(cases)} attentions"))
@@ -57,15 +57,15 @@ def _print(audit: "Audit") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from linnet.testing.audit import COLUMNS, cell, failures, verdict
+    from linnet.testing.audit import COLUMNS, audit_cell, audit_failures, audit_verdict
 
     table = Table("attention", "form", box=None, pad_edge=False, header_style="bold")
     for heading in COLUMNS:
         table.add_column(heading.replace(" ", "\n"), justify="right")
     table.add_column("verdict")
     for row in audit["rows"]:
-        cells = [Text(text, COLORS[passed]) for text, passed in (cell(row, heading) for heading in COLUMNS)]
-        table.add_row(row["name"], row["form"], *cells, Text(verdict(row), COLORS[row["passed"]]))
+        cells = [Text(text, COLORS[passed]) for text, passed in (audit_cell(row, heading) for heading in COLUMNS)]
+        table.add_row(row["name"], row["form"], *cells, Text(audit_verdict(row), COLORS[row["passed"]]))
     console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False, soft_wrap=True)
     console.print(table)
     console.print("\n" + ", ".join(f"{package} {version}" for package, version in audit["versions"].items()))
@@ -73,5 +73,5 @@ def _print(audit: "Audit") -> None:
         console.print("lln statistics=tensor: statistics of the whole tensor leak by design, so it does not count")
     for reason, rows in groupby(audit["skipped"], key=lambda row: row["reason"]):
         console.print(f"not measured: {', '.join(dict.fromkeys(row['name'] for row in rows))}: {reason}")
-    for line in failures(audit):
+    for line in audit_failures(audit):
         console.print(f"FAILS {line}")

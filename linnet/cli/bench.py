@@ -71,10 +71,10 @@ def command(
     from linnet.bench.machine import keep_freed_memory
     from linnet.bench.measure import Effort
     from linnet.figures.figure import check_matplotlib
-    from linnet.ops.backend import wanted
+    from linnet.ops.backend import requested_backend
     from linnet.screen import Screen
 
-    wanted()  # a wrong LINNET_BACKEND is reported before anything is measured
+    requested_backend()  # a wrong LINNET_BACKEND is reported before anything is measured
     if threads is not None:
         torch.set_num_threads(threads)
     if what == ["peers"]:

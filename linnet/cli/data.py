@@ -70,7 +70,7 @@ def command(
 
 def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool) -> None:
     """Write the three files of ListOps."""
-    from linnet.data.lra.listops_tsv import NAMES, shortcuts, write_tsv
+    from linnet.data.lra.listops_tsv import NAMES, listops_shortcuts, write_tsv
     from linnet.screen import Screen
 
     for name in NAMES.values():
@@ -81,7 +81,7 @@ def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool)
         paths = write_tsv(out, dict(zip(NAMES, sizes, strict=True)), seed, screen.work("generating ListOps"))
     finally:
         screen.close()
-    found = shortcuts(dict(zip(NAMES, paths, strict=True)))
+    found = listops_shortcuts(dict(zip(NAMES, paths, strict=True)))
     if json:
         print_json({"files": [str(path) for path in paths], "sizes": sizes, "seed": seed, "shortcuts": found})
         return
@@ -96,8 +96,8 @@ def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool)
 
 def _make_pathfinder(out: Path, count: int, seed: int, preview: Path | None, json: bool) -> None:
     """Write a folder of pictures, and optionally a sheet with some of them."""
-    from linnet.data.lra.pathfinder_files import read_shards, sheet, write_shards
-    from linnet.data.lra.png import encode
+    from linnet.data.lra.pathfinder_files import pathfinder_sheet, read_shards, write_shards
+    from linnet.data.lra.png import encode_png
     from linnet.screen import Screen
     from linnet.storage import write_atomic
 
@@ -110,7 +110,8 @@ def _make_pathfinder(out: Path, count: int, seed: int, preview: Path | None, jso
         screen.close()
     pictures = read_shards(out)
     if preview is not None:
-        write_atomic(preview, encode(sheet(pictures.tokens.reshape(count, -1)[:32], pictures.labels[:32])))
+        sheet = pathfinder_sheet(pictures.tokens.reshape(count, -1)[:32], pictures.labels[:32])
+        write_atomic(preview, encode_png(sheet))
     if json:
         made = {"folder": str(out), "count": count, "seed": seed, "ones": int(pictures.labels.sum())}
         print_json({**made, "preview": preview and str(preview)})

@@ -23,7 +23,7 @@ Map = NDArray[np.float64]
 Grid = Sequence[tuple[str, Mapping[str, Map]]]  # rows: a name and maps by title; NaN is left empty
 
 
-def pack(weights: Map) -> dict[str, Any]:
+def pack_heatmap(weights: Map) -> dict[str, Any]:
     """A map (n,n) as plain JSON."""
     size = np.abs(weights)
     high = math.log(size.max()) if size.any() else 0.0
@@ -33,7 +33,7 @@ def pack(weights: Map) -> dict[str, Any]:
     return {"size": len(weights), "high": high, "data": base64.b64encode(code.tobytes()).decode()}
 
 
-def unpack(packed: Mapping[str, Any]) -> Map:
+def unpack_heatmap(packed: Mapping[str, Any]) -> Map:
     """The map again; raises if it is damaged."""
     try:
         code = np.frombuffer(base64.b64decode(packed["data"], validate=True), "<i2").astype(np.float64)
@@ -43,18 +43,18 @@ def unpack(packed: Mapping[str, Any]) -> Map:
         raise LinnetError(f"an attention map is damaged: {error}") from None
 
 
-def shrink_map(packed: Mapping[str, Any], size: int) -> dict[str, Any]:
+def shrink_heatmap(packed: Mapping[str, Any], size: int) -> dict[str, Any]:
     """A packed map of at most `size` rows, pooled as `attention_map` does; raises if it is damaged."""
-    weights = unpack(packed)
+    weights = unpack_heatmap(packed)
     n = len(weights)
     if n <= size:
         return {key: packed[key] for key in ("size", "high", "data")}
     starts = -(-np.arange(size) * n // size)
     counts = np.diff([*starts, n])[:, None]
-    return pack(np.add.reduceat(np.add.reduceat(weights, starts, axis=1), starts, axis=0) / counts)
+    return pack_heatmap(np.add.reduceat(np.add.reduceat(weights, starts, axis=1), starts, axis=0) / counts)
 
 
-def save_maps(
+def save_heatmaps(
     grid: Grid, path: str | Path, length: int, note: str = "", metadata: Mapping[str, str] | None = None
 ) -> None:
     """Draw rows of maps of `length` tokens into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""

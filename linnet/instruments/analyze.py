@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from linnet.errors import InputError, LinnetError, UnsupportedError, unknown
-from linnet.figures.heatmap import pack
+from linnet.figures.heatmap import pack_heatmap
 from linnet.registry import INSTRUMENT
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _add(layer: dict[str, Any], instrument: Any, view: "View") -> None:
         layer["notes"][instrument.name] = note
     maps = values.pop("map", None)
     if maps is not None:
-        layer["maps"] = [pack(head.numpy()) for head in maps[0]]
+        layer["maps"] = [pack_heatmap(head.numpy()) for head in maps[0]]
     layer["values"][instrument.name] = {key: plain(value.mean(dim=0)) for key, value in values.items()}
 
 

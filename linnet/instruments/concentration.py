@@ -33,10 +33,10 @@ class Concentration(NamedTuple):
 
 def concentration(weights: Tensor) -> Concentration:
     """The pair for weights (..., N, N)."""
-    return Concentration(*(value.reshape(weights.shape[:-2]) for value in pair(of_weights(weights))))
+    return Concentration(*(value.reshape(weights.shape[:-2]) for value in measure_concentration(of_weights(weights))))
 
 
-def pair(view: View) -> Concentration:
+def measure_concentration(view: View) -> Concentration:
     """The pair of a view, (B,H) each."""
     return Concentration(measure_entropy(view)["relative"], gap(view))
 
@@ -58,5 +58,5 @@ class ConcentrationPair(Instrument):
         return None if view.normalized else DIVIDED
 
     def measure(self, view: View) -> dict[str, Tensor]:
-        found = pair(view)
+        found = measure_concentration(view)
         return {**found._asdict(), "biased": found.biased().double(), "unbiased": found.unbiased().double()}

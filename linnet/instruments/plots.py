@@ -9,7 +9,7 @@ import numpy as np
 
 from linnet.errors import unknown
 from linnet.figures.figure import FORMATS, Figure, Series, save_figures
-from linnet.figures.heatmap import save_maps, unpack
+from linnet.figures.heatmap import save_heatmaps, unpack_heatmap
 from linnet.instruments.analyze import Analysis, by_head
 
 BY_LAYER = (  # title, label, instrument, value
@@ -129,7 +129,8 @@ def _curve(layer: Mapping[str, Any], instrument: str, value: str) -> "np.ndarray
 def save_drawings(analysis: Analysis, folder: Path, kind: str = "png") -> list[Path]:
     """Draw the analysis into `folder`, one file per subject, and return the files."""
     named = [("", analysis)]
-    alone = {"locality": dilution_figure(named), "law": lognormal_figure(analysis), "concentration": pair_figure(analysis)}
+    alone = {"locality": dilution_figure(named), "law": lognormal_figure(analysis)}
+    alone |= {"concentration": pair_figure(analysis)}
     groups = {"layers": layer_figures(named), "kernels": kernel_figures(analysis)}
     groups |= {name: [figure] for name, figure in alone.items() if figure is not None}
     files = []
@@ -138,11 +139,11 @@ def save_drawings(analysis: Analysis, folder: Path, kind: str = "png") -> list[P
             save_figures(figures, folder / f"{name}.{kind}")
             files.append(folder / f"{name}.{kind}")
     grid = [
-        (layer["name"], {f"head {head}": unpack(packed) for head, packed in enumerate(layer["maps"])})
+        (layer["name"], {f"head {head}": unpack_heatmap(packed) for head, packed in enumerate(layer["maps"])})
         for layer in analysis["layers"]
         if layer.get("maps")
     ]
     if grid:
-        save_maps(grid, folder / f"maps.{kind}", analysis["length"])
+        save_heatmaps(grid, folder / f"maps.{kind}", analysis["length"])
         files.append(folder / f"maps.{kind}")
     return files

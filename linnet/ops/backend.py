@@ -26,7 +26,7 @@ def choose(
     `hurdle` says why the CPU kernels cannot take these inputs, `on_gpu` why the Triton kernels cannot. Kernels without
     a hurdle are the first choice on their device.
     """
-    name, source = wanted(backend)
+    name, source = requested_backend(backend)
     if name is None:
         if "triton" in available and device == "cuda" and not on_gpu and not no_triton(device):
             return "triton"
@@ -40,7 +40,7 @@ def choose(
     return name
 
 
-def wanted(backend: str | None = None) -> tuple[str | None, str]:
+def requested_backend(backend: str | None = None) -> tuple[str | None, str]:
     """The requested backend or None, and where it was requested; a one-line error for an unknown name."""
     name = os.environ.get("LINNET_BACKEND") or None if backend is None else backend
     source = "LINNET_BACKEND" if backend is None else "backend"

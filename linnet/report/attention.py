@@ -6,9 +6,16 @@ from statistics import fmean
 from typing import Any
 
 from linnet.figures.figure import Figure, Series
-from linnet.figures.heatmap import shrink_map
+from linnet.figures.heatmap import shrink_heatmap
 from linnet.instruments.analyze import remarks, rows
-from linnet.instruments.plots import BY_LAYER, dilution_figure, kernel_figures, lognormal_figure, layer_figures, pair_figure
+from linnet.instruments.plots import (
+    BY_LAYER,
+    dilution_figure,
+    kernel_figures,
+    layer_figures,
+    lognormal_figure,
+    pair_figure,
+)
 from linnet.registry import INSTRUMENT
 from linnet.report.runs import SavedRun, number
 
@@ -110,7 +117,7 @@ def maps(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
     found = []
     for name, analysis in analyses:
         layers = [
-            {"name": layer["name"], "maps": [shrink_map(head, largest) for head in _packed(layer)]}
+            {"name": layer["name"], "maps": [shrink_heatmap(head, largest) for head in _packed(layer)]}
             for layer in analysis["layers"]
             if _packed(layer)
         ]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from linnet.errors import InputError, unknown
 from linnet.figures.figure import Figure, read_metadata, save_figures
-from linnet.figures.heatmap import Grid, save_maps
+from linnet.figures.heatmap import Grid, save_heatmaps
 from linnet.figures.page import write_page
 from linnet.figures.table import Table
 from linnet.screen import Screen
@@ -195,7 +195,7 @@ class Study(ABC):
         about = {SOURCE: records_sha256(records), OWNER: self.name}
         save_figures(self.figures(records, self.heading(scale)), picture, about)
         if grid:
-            save_maps(grid, maps, *self.about_maps(records), about)
+            save_heatmaps(grid, maps, *self.about_maps(records), about)
         return files
 
 

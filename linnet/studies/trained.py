@@ -121,7 +121,7 @@ class Trained(Study):
 
     def dry_run(self, scale: str, only: Sequence[str] = (), seeds: int | None = None) -> list[Planned]:
         """Size, tokens, steps and estimated GPU hours of each run."""
-        return [plan(run) for run in self.study_runs(scale, seeds, only)]
+        return [planned_run(run) for run in self.study_runs(scale, seeds, only)]
 
     def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
         """Do the missing runs; returns the signal that stopped it, or 0.
@@ -219,13 +219,13 @@ def _loading_share(timings: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {"loading": round(sum(loading for loading, _ in timed) / seconds, 5)} if seconds else {}
 
 
-def plan(run: StudyRun) -> Planned:
+def planned_run(run: StudyRun) -> Planned:
     """The plan of a run.
 
     Tokens are steps * batch * accumulate * context, including pretraining and padding. GPU hours are those of one A100
     in bfloat16: 6 * parameters * tokens / (312e12 per second * 0.3).
     """
-    tokens, parameters = planned_tokens(run.config), _parameters(model_without_data(run.config).model_dump_json())
+    tokens, parameters = planned_tokens(run.config), _parameters(planned_model(run.config).model_dump_json())
     hours = float(f"{gpu_hours(parameters, tokens):.4g}")
     return Planned(run.name, parameters, tokens, planned_updates(run.config), hours)
 
@@ -235,7 +235,7 @@ def gpu_hours(parameters: int, tokens: int) -> float:
     return 6 * parameters * tokens / (PEAK * UTILIZATION) / 3600
 
 
-def model_without_data(config: RunConfig) -> ModelConfig:
+def planned_model(config: RunConfig) -> ModelConfig:
     """The model of a run, without reading its data: a vocabulary that depends on the text is that of the preset."""
     return model_config({**TASK[config.task].planned_fields(config.data, config.pretrain), **config.model})
 

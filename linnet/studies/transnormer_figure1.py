@@ -25,10 +25,10 @@ class Figure1(Drawn):
 
     def draw(self, found: Mapping[str, Sequence[Record]]) -> Figure:
         """The circles at 2,048 tokens."""
-        return circles(found[SCORES], found[SPEEDS], TOKENS)
+        return figure1_circles(found[SCORES], found[SPEEDS], TOKENS)
 
 
-def circles(scores: Sequence[Record], speeds: Sequence[Record], tokens: int) -> Figure:
+def figure1_circles(scores: Sequence[Record], speeds: Sequence[Record], tokens: int) -> Figure:
     """The mean accuracy over the tasks that all systems have, against training speed at one length."""
     by_system = accuracies(scores)
     measured = next((record for record in speeds if record["tokens"] == tokens), None)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from linnet.figures.figure import Figure, Series
-from linnet.figures.heatmap import Grid, unpack
+from linnet.figures.heatmap import Grid, unpack_heatmap
 from linnet.figures.table import Table
 from linnet.instruments.local_score import local_area, local_score
 from linnet.registry import STUDY
@@ -68,7 +68,7 @@ class Figure2(Watched):
             layers = run["analysis"]["layers"]
             for (_, maps), layer in zip(grid, (layers[0], layers[-1]), strict=True):
                 if "map" in layer:
-                    weights = unpack(layer["map"])
+                    weights = unpack_heatmap(layer["map"])
                     seen = np.tri(len(weights)) if run["analysis"]["causal"] else np.ones_like(weights)
                     maps[f"{name}: {layer['name'].split()[-1]}"] = np.where(seen, weights, np.nan)
         return [(row, maps) for row, maps in grid if maps]

@@ -35,23 +35,23 @@ def unfinished(out: Path) -> list[SavedRun]:
     runs = zip(read_runs(folders), folders, strict=True)
     named = [dataclasses.replace(run, name=str(folder.relative_to(out))) for run, folder in runs]
     for run, folder in zip(named, folders, strict=True):
-        if not planned(run):
+        if not planned_steps(run):
             raise LinnetError(f"{folder / 'config.toml'} is damaged: it does not say how many steps the run has")
     pretrained = {str(Path(run.name).parent) for run in named if Path(run.name).name == "pretrain" and _ended(run)}
-    return [run for run in named if not _ended(run) and (at(run) or run.name in pretrained)]
+    return [run for run in named if not _ended(run) and (last_step(run) or run.name in pretrained)]
 
 
-def at(run: SavedRun) -> int:
+def last_step(run: SavedRun) -> int:
     """The last recorded step."""
     return max((int(record["step"]) for record in run.train), default=0)
 
 
 def _ended(run: SavedRun) -> bool:
     """Whether all steps and the evaluation after the last one are done."""
-    return any(record["step"] >= planned(run) for record in run.valid)
+    return any(record["step"] >= planned_steps(run) for record in run.valid)
 
 
-def planned(run: SavedRun) -> int:
+def planned_steps(run: SavedRun) -> int:
     """The number of steps at the end of the run."""
     return round(number(run.section("train").get("steps")) or 0)
 
@@ -62,7 +62,7 @@ def unfinished_table(runs: Sequence[SavedRun]) -> Table:
     for run in runs:
         best, minutes = run.best(), (run.seconds() or 0.0) / 60
         score, step = ("-", "-") if best is None else (_score(run, best[1]), f"{best[0]:,}")
-        lines.append([run.name, f"{at(run):,}", f"{planned(run):,}", score, step, f"{minutes:,.0f}"])
+        lines.append([run.name, f"{last_step(run):,}", f"{planned_steps(run):,}", score, step, f"{minutes:,.0f}"])
     return Table("unfinished runs", heads, lines)
 
 

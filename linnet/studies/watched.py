@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from linnet.figures.heatmap import pack
+from linnet.figures.heatmap import pack_heatmap
 from linnet.instruments.analyze import by_head, measure
 from linnet.instruments.attention_map import pooled
 from linnet.instruments.base import of_model
@@ -46,7 +46,7 @@ class Watched(Trained):
         found = measure(views, self.instruments, records=metrics)
         for i in (0, -1) if self.map_size else ():
             heads = pooled(views[i], self.map_size, signed=False)[0]  # signs would cancel in the mean over heads
-            found["layers"][i]["map"] = pack(heads.mean(dim=0).numpy())
+            found["layers"][i]["map"] = pack_heatmap(heads.mean(dim=0).numpy())
         return {"analysis": found}
 
     def about_maps(self, records: Sequence[Record]) -> tuple[int, str]:

@@ -78,7 +78,7 @@ class AuditCase:
         return "causal" if self.causal else "bidirectional"
 
 
-def choose_cases(names: Sequence[str] = (), peers: bool = True) -> list[AuditCase]:
+def choose_audit_cases(names: Sequence[str] = (), peers: bool = True) -> list[AuditCase]:
     """The rows in order: ours by name, then the peers. `names` are mechanisms or packages; by default all."""
     forms = {"causal": True, "bidirectional": False}
     ours = [
@@ -166,7 +166,7 @@ def _measure_peer(case: AuditCase) -> list[Check]:
     return [Check(REPEAT, worst, check.bound) if check.name == REPEAT else check for check in checks]
 
 
-def cell(row: AuditRow, heading: str) -> tuple[str, bool | None]:
+def audit_cell(row: AuditRow, heading: str) -> tuple[str, bool | None]:
     """The text of a table cell, and whether the check passed; None if the attention does not promise it."""
     for check in row["checks"]:
         if check["name"] == COLUMNS[heading]:
@@ -180,23 +180,23 @@ def _number(worst: float | None) -> str:
     return "0" if worst == 0 else f"{worst:.2g}" if worst >= 1e-3 else f"{worst:.0e}"
 
 
-def verdict(row: AuditRow) -> str:
+def audit_verdict(row: AuditRow) -> str:
     """The verdict on a row, in one word."""
     return "passes" if row["passed"] else "fails"
 
 
-def markdown(audit: Audit, groups: Sequence[Group]) -> str:
+def audit_markdown(audit: Audit, groups: Sequence[Group]) -> str:
     """The Markdown table of these groups; failed checks are bold."""
     columns, lines = ["attention", "form", *COLUMNS, "verdict"], []
     for row in audit["rows"]:
         if row["group"] in groups:
-            cells = [cell(row, heading) for heading in COLUMNS]
+            cells = [audit_cell(row, heading) for heading in COLUMNS]
             shown = [f"**{text}**" if passed is False else text for text, passed in cells]
-            lines.append([f"`{row['name']}`", row["form"], *shown, verdict(row)])
+            lines.append([f"`{row['name']}`", row["form"], *shown, audit_verdict(row)])
     return Table("", columns, lines, columns).to_markdown()
 
 
-def failures(audit: Audit) -> list[str]:
+def audit_failures(audit: Audit) -> list[str]:
     """One line per failed check of our own mechanisms, including checks without a column."""
     return [
         f"{row['name']}, {row['form']}: {check['name']}: {_number(check['worst'])} (allowed {_number(check['bound'])})"

@@ -63,12 +63,12 @@ class Peer:
                 raise MissingPeerError(f"{self.package} {self.version} does not load: {error}") from error
 
 
-def tokens(q: Tensor) -> Tensor:
+def join_heads(q: Tensor) -> Tensor:
     """Merge the heads: q (B,H,N,D) -> x (B,N,M)."""
     return q.transpose(1, 2).flatten(2)
 
 
-def split(y: Tensor, heads: int) -> Tensor:
+def split_heads(y: Tensor, heads: int) -> Tensor:
     """Split into heads: y (B,N,M) -> o (B,H,N,D)."""
     return y.unflatten(2, (heads, -1)).transpose(1, 2)
 
@@ -113,7 +113,7 @@ class _PerformerSelfAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """The module on the tokens of q."""
-        return split(self.module(tokens(q), mask=key_mask), self.heads)
+        return split_heads(self.module(join_heads(q), mask=key_mask), self.heads)
 
 
 class _LinearAttentionFunctions(nn.Module):
@@ -146,7 +146,7 @@ class LinformerSelfAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The module on the tokens of q."""
-        return split(self.module(tokens(q)), self.heads)
+        return split_heads(self.module(join_heads(q)), self.heads)
 
 
 class NystromAttention(nn.Module):
@@ -161,9 +161,9 @@ class NystromAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """The module on the tokens of q, always with a mask."""
-        x = tokens(q)
+        x = join_heads(q)
         mask = torch.ones(x.shape[:2], dtype=torch.bool) if key_mask is None else key_mask
-        return split(self.module(x, mask=mask), self.heads)
+        return split_heads(self.module(x, mask=mask), self.heads)
 
 
 class LSHSelfAttention(nn.Module):
@@ -179,7 +179,7 @@ class LSHSelfAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """The module on the tokens of q."""
-        return split(self.module(tokens(q), input_mask=key_mask), self.heads)
+        return split_heads(self.module(join_heads(q), input_mask=key_mask), self.heads)
 
 
 class _NaiveLinearAttention(nn.Module):

@@ -30,9 +30,9 @@ def check_config(config: RunConfig) -> None:
 def check_tables(config: RunConfig) -> None:
     """Raise if a table other than [model] is wrong; [model] is checked where it is parsed."""
     if config.train.instruments:  # checking an instrument needs its class, and so torch
-        from linnet.train.watch import check_instruments
+        from linnet.train.watch import check_watchable
 
-        check_instruments(config.train.instruments)
+        check_watchable(config.train.instruments)
     if config.pretrain and TASK[config.task].denoising(config.data) is None:
         raise InputError(f"pretrain is true: only the tasks lra/... that classify allow it, not {config.task}")
     if config.train.pretrain_steps and not config.pretrain:
@@ -65,7 +65,7 @@ def run_config(folder: Path) -> RunConfig:
     return config
 
 
-def settings(config: RunConfig) -> dict[str, Any]:
+def run_settings(config: RunConfig) -> dict[str, Any]:
     """Every setting that affects the numbers of a run, by dotted key; the model is one table, without its preset."""
     model = {key: value for key, value in config.model.items() if key != "preset"}
     flat: dict[str, Any] = {"task": config.task, "seed": config.seed, "pretrain": config.pretrain, "model": model}
@@ -77,13 +77,13 @@ def settings(config: RunConfig) -> dict[str, Any]:
 
 def check_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) -> None:
     """Raise if the configuration differs from that of the checkpoint with this `state`, naming the first key."""
-    then, now = state.get("settings"), settings(config)
+    then, now = state.get("settings"), run_settings(config)
     if not isinstance(then, dict):
         raise LinnetError(
             f"{folder}: its checkpoint was written by an earlier linnet and does not record its settings: "
             "it cannot be resumed; start a new run"
         )
-    then = {**settings(parse_config({"task": config.task})), **then}  # a key that did not exist yet had its default
+    then = {**run_settings(parse_config({"task": config.task})), **then}  # a key that did not exist yet had its default
     for key in sorted({*then, *now} - {"model"}):
         if then.get(key) != now.get(key):
             raise InputError(
@@ -97,7 +97,7 @@ def config_difference(begun: RunConfig, planned: RunConfig, also: Iterable[str] 
 
     `also` names keys of [train] that are compared even though they may change during a run.
     """
-    then, now = ({**settings(c), **c.train.model_dump(include=set(also))} for c in (begun, planned))
+    then, now = ({**run_settings(c), **c.train.model_dump(include=set(also))} for c in (begun, planned))
     then["model"], now["model"] = begun.model.get("preset"), planned.model.get("preset")
     for key in now:
         if then[key] != now[key]:

@@ -12,11 +12,11 @@ import torch
 from linnet import __version__
 from linnet.config import RunConfig
 from linnet.data.corpora import SPLITS
-from linnet.ops.backend import no_kernels, no_triton, wanted
+from linnet.ops.backend import no_kernels, no_triton, requested_backend
 from linnet.ops.cpu.build import kernels
 from linnet.screen import Screen
 from linnet.tasks.base import Task
-from linnet.train.check import settings
+from linnet.train.check import run_settings
 from linnet.train.device import pick_device
 from linnet.train.log import tensorboard
 
@@ -61,13 +61,13 @@ def checkpoint_state(config: RunConfig, data: Mapping[str, str]) -> dict[str, An
         "device": pick_device(config.train).type,
         **_backend(pick_device(config.train).type),
         "data": data,
-        "settings": settings(config),
+        "settings": run_settings(config),
     }
 
 
 def _backend(device: str) -> dict[str, str | None]:
     """The backend that the ops use on this device, and the SHA-256 of the compiled kernels if they are used."""
-    name = wanted()[0]
+    name = requested_backend()[0]
     if name is None and device == "cuda":
         name = "torch" if no_triton(device) else "triton"
     elif name is None:

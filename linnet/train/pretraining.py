@@ -26,7 +26,7 @@ def pretraining_config(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"train": train, "data": data, "pretrain": False, "model": model})
 
 
-def take_over(model: Model, folder: Path, warn: Callable[[str], None]) -> None:
+def take_over_pretrained(model: Model, folder: Path, warn: Callable[[str], None]) -> None:
     """Copy the weights of the finished run in `folder` into `model`, except the output, which differs."""
     learned = newest_checkpoint(folder / "checkpoints", warn, optimizer=False)
     if learned is None:

@@ -45,7 +45,7 @@ from linnet.train.environment import check_machine, checkpoint_state, compare_st
 from linnet.train.log import RunLog
 from linnet.train.loop import Trainer, seed_of
 from linnet.train.memory import lack, machine_memory
-from linnet.train.pretraining import pretraining_config, take_over
+from linnet.train.pretraining import pretraining_config, take_over_pretrained
 from linnet.train.size import planned_samples, planned_tokens
 
 FEW = 10  # samples that a dry run generates
@@ -264,7 +264,7 @@ class Run:
         else:
             outcome = start_run(planned, folder, self.screen)
         if not outcome.signal:
-            take_over(self.model, folder, self.screen.warn)
+            take_over_pretrained(self.model, folder, self.screen.warn)
         return outcome
 
     def _finished(self) -> "Outcome | None":

@@ -21,7 +21,7 @@ from linnet.tasks.base import EVALUATION, Task
 DIGITS = 6
 
 
-def check_instruments(names: Sequence[str]) -> None:
+def check_watchable(names: Sequence[str]) -> None:
     """Raise for an instrument that does not give one number per head, so cannot be recorded during training."""
     able = [name for name in INSTRUMENT.names() if INSTRUMENT[name].shows and INSTRUMENT[name].reads == "weights"]
     for name in names:

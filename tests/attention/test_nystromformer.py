@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import linnet
-from linnet.attention.nystromformer import landmarks, segments_of
+from linnet.attention.nystromformer import nystrom_landmarks, segments_of
 from linnet.ops.pseudo_inverse import pseudo_inverse
 from linnet.testing import check_attention, difference
 
@@ -46,7 +46,7 @@ def test_segments_are_even_and_of_real_tokens_only() -> None:
     assert sizes.tolist() == [[2, 2, 1], [1, 1, 0], [3, 3, 2], [0, 0, 0]]
     assert own[0][real[0]].tolist() == [0, 0, 1, 1, 2]
     x = torch.arange(8.0).expand(4, 8)[:, None, :, None] * real[:, None, :, None]
-    assert landmarks(x, own, sizes)[0, 0, :, 0].tolist() == [1.5, 4.5, 6.0]
+    assert nystrom_landmarks(x, own, sizes)[0, 0, :, 0].tolist() == [1.5, 4.5, 6.0]
 
 
 def test_a_short_row_is_softmax_even_beside_a_long_one() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import linnet
-from linnet.attention.skyformer import draw, scramble
+from linnet.attention.skyformer import draw_landmarks, scramble
 from linnet.errors import InputError
 from linnet.testing import check_attention, difference
 
@@ -31,20 +31,20 @@ def test_it_approaches_the_kernel_as_landmarks_grow() -> None:
 
 def test_landmarks_are_real_tokens_whatever_the_padding() -> None:
     seed = torch.tensor(12345)
-    alone = draw(seed, torch.ones(1, 30, dtype=torch.bool), 10)
+    alone = draw_landmarks(seed, torch.ones(1, 30, dtype=torch.bool), 10)
     assert len(set(alone[0].tolist())) == 10
     real = torch.zeros(2, 50, dtype=torch.bool)
     real[0, 7:37], real[1, :30] = True, True
-    padded = draw(seed, real, 10)
+    padded = draw_landmarks(seed, real, 10)
     assert torch.equal(padded[0] - 7, alone[0]) and torch.equal(padded[1], alone[0])
-    assert not torch.equal(draw(seed + 1, real, 10)[1], alone[0])
+    assert not torch.equal(draw_landmarks(seed + 1, real, 10)[1], alone[0])
 
 
 def test_landmarks_are_drawn_evenly() -> None:
     real = torch.ones(1, 40, dtype=torch.bool)
     counts = torch.zeros(40)
     for seed in torch.randint(2**62, (2000,)):
-        counts[draw(seed, real, 10)[0]] += 1
+        counts[draw_landmarks(seed, real, 10)[0]] += 1
     assert float(counts.mean()) == 500
     assert float((counts - 500).abs().max()) < 5 * (2000 * 0.25 * 0.75) ** 0.5
 

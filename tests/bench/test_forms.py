@@ -3,7 +3,14 @@
 import torch
 
 from linnet.attention.base import create_attention
-from linnet.bench.forms import CHUNK, causal_softmax, chunked, lln_as_released, lln_diag_as_released, softmax
+from linnet.bench.forms import (
+    CHUNK,
+    chunked,
+    lln_as_released,
+    lln_diag_as_released,
+    torch_causal_softmax,
+    torch_softmax,
+)
 from linnet.ops import reference
 from linnet.testing import difference
 
@@ -24,6 +31,6 @@ def test_the_released_formulas_are_lln_with_the_deviations_of_the_tensor():
 
 def test_torch_softmax_in_both_forms():
     q, k, v = torch.randn(3, 1, 2, 10, 4, dtype=torch.float64)
-    for form, causal in ((softmax, False), (causal_softmax, True)):
+    for form, causal in ((torch_softmax, False), (torch_causal_softmax, True)):
         core = create_attention("softmax", heads=2, head_dim=4, causal=causal)
         assert difference(form(q, k, v), core(q, k, v)) < 1e-12

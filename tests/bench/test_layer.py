@@ -5,7 +5,7 @@ import json
 import pytest
 
 from linnet.bench.layer import FORMAT, measure_layer
-from linnet.bench.memory import peak_server
+from linnet.bench.memory import peak_memory_server
 from linnet.errors import LinnetError
 from linnet.storage import dump_json
 
@@ -29,7 +29,7 @@ def test_every_mechanism_and_length_has_its_row():
 
 def test_a_peak_is_that_of_the_job_alone_and_a_failure_is_one_line(capfd):
     long, short, wrong = ({"attention": "softmax", "tokens": N} for N in (4096, 512, -1))
-    with peak_server("linnet.bench.layer") as peak:
+    with peak_memory_server("linnet.bench.layer") as peak:
         first, second, third = (peak(job) for job in (short, long, short))
         with pytest.raises(LinnetError, match=r"negative dimension"):
             peak(wrong)
@@ -42,9 +42,10 @@ def test_a_peak_is_that_of_the_job_alone_and_a_failure_is_one_line(capfd):
 
 
 def test_a_job_that_needs_too_much_memory_or_time_is_refused():
-    with peak_server("linnet.bench.layer", longest=1) as peak, pytest.raises(LinnetError, match="more than 1 seconds"):
+    refused = pytest.raises(LinnetError, match="more than 1 seconds")
+    with peak_memory_server("linnet.bench.layer", longest=1) as peak, refused:
         peak({"attention": "softmax", "tokens": 65536})
-    with peak_server("linnet.bench.layer", most=64 * MIB) as peak:
+    with peak_memory_server("linnet.bench.layer", most=64 * MIB) as peak:
         assert peak({"attention": "softmax", "tokens": 512}) < 64 * MIB
         with pytest.raises(LinnetError, match=r"needs more than 0.0625 GiB"):
             peak({"attention": "softmax", "tokens": 16384})

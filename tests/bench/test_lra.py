@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from linnet.bench import lra
-from linnet.bench.memory import peak_server
+from linnet.bench.memory import peak_memory_server
 from linnet.models.backbone import Model
 from linnet.models.presets import preset
 
@@ -38,7 +38,7 @@ def test_a_step_of_training_updates_every_weight_and_one_of_inference_drops_noth
 
 def test_peak_memory_is_that_of_the_step_and_the_same_again():
     """Freed blocks are returned to the system at once, so the peak does not depend on earlier allocations."""
-    with peak_server("linnet.bench.lra") as peak:
+    with peak_memory_server("linnet.bench.lra") as peak:
         jobs = [{"model": "vanilla_lra", "tokens": tokens, "batch": 1} for tokens in (2048, 4096, 2048)]
         first, longer, again = map(peak, jobs)
     assert again == pytest.approx(first, rel=0.03)

@@ -5,7 +5,7 @@ import torch
 
 from linnet.bench import ops
 from linnet.bench.measure import Effort, run_bench
-from linnet.bench.memory import peak_server
+from linnet.bench.memory import peak_memory_server
 from linnet.bench.ops import D, H, flops, ops_bench, prepare
 from linnet.ops import linear_attention
 from linnet.ops.backend import NAMES
@@ -70,5 +70,5 @@ def test_every_case_runs_and_leaves_no_gradients(which):
 def test_a_peak_is_at_least_the_floor():
     job = {"case": "linear_attention, torch", "form": "causal", "pass": "forward+backward", "batch": 1, "tokens": 4096}
     floor = 4 * 4 * H * D * 4096  # o and three gradients
-    with peak_server("linnet.bench.ops") as peak:
+    with peak_memory_server("linnet.bench.ops") as peak:
         assert floor <= peak(job) < 1.5 * floor

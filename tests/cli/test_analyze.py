@@ -11,7 +11,7 @@ from PIL import Image
 
 from linnet.cli.app import run as linnet
 from linnet.errors import InputError, LinnetError
-from linnet.figures.heatmap import unpack
+from linnet.figures.heatmap import unpack_heatmap
 from linnet.instruments.analyze import FORMAT, check, measure, rows
 from linnet.registry import INSTRUMENT
 
@@ -36,7 +36,7 @@ def test_the_files(analyzed):
         assert all(0 < bits < 5 for bits in values["entropy"]["bits"])
         assert len(values["local_score"]["curve"][0]) == 100
         assert "diagonal" in layer["refused"]["spectral_gap"]  # a causal model has no gap worth the name
-        weights = unpack(layer["maps"][0])
+        weights = unpack_heatmap(layer["maps"][0])
         assert weights.shape == (32, 32)
         assert weights.sum(axis=1) == pytest.approx([1] * 32, rel=1e-2)
         assert abs(weights[0, 1:]).max() == 0  # causal

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from linnet.data.lra.listops_tsv import NAMES, read_tsv
-from linnet.data.lra.png import decode
+from linnet.data.lra.png import decode_png
 
 
 def test_listops(run, tmp_path):
@@ -25,7 +25,7 @@ def test_pathfinder_with_a_sheet(run, tmp_path):
     code, out, _ = run("data", "pathfinder", "--out", tmp_path / "new", "--count", 9, "--preview", sheet, "--json")
     assert code == 0
     assert json.loads(out)["ones"] == 4
-    assert decode(sheet.read_bytes(), "sheet").shape == (2 * 134, 8 * 134)
+    assert decode_png(sheet.read_bytes(), "sheet").shape == (2 * 134, 8 * 134)
     code, out, _ = run("data", "pathfinder", "--out", tmp_path / "new", "--count", 9)
     assert (code, out) == (0, f"{tmp_path / 'new'}: 9 pictures, 44.4% with both dots on one path\n")
 

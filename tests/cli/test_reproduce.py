@@ -24,7 +24,7 @@ def measured(module):
 def small(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(lra, "BATCH", 1)
-    monkeypatch.setattr(lra, "peak_server", measured)
+    monkeypatch.setattr(lra, "peak_memory_server", measured)
     monkeypatch.setattr(STUDY["transnormer-table7"], "lengths", (64, 2048))
     monkeypatch.setattr(STUDY["transnormer-table7"], "systems", {"T2": "transnormer_t2", "vanilla": "vanilla"})
     return tmp_path

@@ -14,7 +14,7 @@ import pytest
 
 from linnet.cli.app import run as linnet
 from linnet.errors import InputError, LinnetError
-from linnet.figures.heatmap import unpack
+from linnet.figures.heatmap import unpack_heatmap
 from linnet.report.page import compare, write_report
 from linnet.report.runs import number
 from linnet.storage import write_json
@@ -285,7 +285,7 @@ def test_maps_of_many_heads_are_pooled_further(watched, monkeypatch, tmp_path):
     (maps,) = [chart for chart in page(watched, out=tmp_path / "r.html").charts if "layers" in chart]
     sizes = {head["size"] for layer in maps["layers"] for head in layer["maps"]}
     assert sizes == {10}
-    rows = unpack(maps["layers"][0]["maps"][0]).sum(axis=1)
+    rows = unpack_heatmap(maps["layers"][0]["maps"][0]).sum(axis=1)
     assert rows == pytest.approx([1] * 10, rel=0.01)
 
 

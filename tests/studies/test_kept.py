@@ -16,7 +16,7 @@ from linnet.screen import Screen
 from linnet.storage import read_checkpoint, steps
 from linnet.studies.records import records_sha256
 from linnet.studies.trained import check_begun
-from linnet.studies.unfinished import at, rendered_unfinished, unfinished
+from linnet.studies.unfinished import last_step, rendered_unfinished, unfinished
 from linnet.train.check import check_settings, run_config
 from linnet.train.run import resume_run
 
@@ -40,7 +40,7 @@ def test_the_committed_page_matches_its_runs() -> None:
 def test_the_last_checkpoint_and_the_best_are_kept_and_small(folder: Path) -> None:
     (run,) = (run for run in unfinished(KEPT) if run.name == folder.name)
     best, _ = run.best() or (None, None)
-    assert steps(folder / "checkpoints") == sorted({best, at(run)})
+    assert steps(folder / "checkpoints") == sorted({best, last_step(run)})
     assert read_checkpoint(last(folder)).state["position"]["best_step"] == best
     for checkpoint in (folder / "checkpoints").iterdir():
         assert sum(path.stat().st_size for path in checkpoint.iterdir()) < 3e6

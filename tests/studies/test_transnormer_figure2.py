@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from linnet.figures.heatmap import pack, save_maps, unpack
+from linnet.figures.heatmap import pack_heatmap, save_heatmaps, unpack_heatmap
 from linnet.registry import STUDY
 from linnet.studies.base import maps_name
 from linnet.studies.claims import OPEN
@@ -30,7 +30,7 @@ def test_each_committed_system_has_its_maps():
     for record in records:
         kept = [layer["map"] for layer in record["analysis"]["layers"] if "map" in layer]
         assert len(json.dumps(kept)) < 60_000
-        assert all(np.triu(unpack(packed), 1).max() == 0 for packed in kept)
+        assert all(np.triu(unpack_heatmap(packed), 1).max() == 0 for packed in kept)
 
 
 def test_the_committed_maps_are_on_their_page():
@@ -44,7 +44,7 @@ def test_records_without_maps_have_none():
     layers = [{"name": "layer 0 softmax", "values": {}}]
     record = {"row": "vanilla", "seed": 0, "analysis": {"causal": True, "layers": layers}}
     assert STUDIED.maps([record]) == []
-    layers[0]["map"] = pack(np.full((4, 4), 0.25))
+    layers[0]["map"] = pack_heatmap(np.full((4, 4), 0.25))
     both = {"row": "masked", "seed": 0, "analysis": {"causal": False, "layers": layers}}
     (_, first), (_, last) = STUDIED.maps([record, both])
     assert list(first) == list(last) == ["masked: softmax", "vanilla: softmax"]
@@ -55,7 +55,7 @@ def test_records_without_maps_have_none():
 def test_what_is_not_seen_is_left_empty(tmp_path):
     seen = np.full((8, 8), 1 / 8)
     for name, weights in (("seen", seen), ("hidden", np.where(np.tri(8), seen, np.nan))):
-        save_maps([("$ layer", {"$ a": weights}), ("signed", {"b": -weights})], tmp_path / f"{name}.png", 16)
+        save_heatmaps([("$ layer", {"$ a": weights}), ("signed", {"b": -weights})], tmp_path / f"{name}.png", 16)
     white = {path.stem: (np.array(Image.open(path).convert("L")) == 255).sum() for path in tmp_path.iterdir()}
     assert white["hidden"] > 1.2 * white["seen"]
 

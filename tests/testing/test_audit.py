@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 import linnet
 from linnet.errors import InputError
-from linnet.testing.audit import AuditCase, AuditRow, cell, choose_cases, failures, markdown, run_audit
+from linnet.testing.audit import (
+    AuditCase,
+    AuditRow,
+    audit_cell,
+    audit_failures,
+    audit_markdown,
+    choose_audit_cases,
+    run_audit,
+)
 from linnet.testing.peers import Peer
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -54,7 +62,7 @@ def checks(row: AuditRow) -> dict[str, float | None]:
 
 
 def test_every_form_of_every_mechanism_is_a_row():
-    cases = choose_cases(peers=False)
+    cases = choose_audit_cases(peers=False)
     about = {name: linnet.describe_attention(name) for name in linnet.list_attention()}
     wanted = {(name, form) for name in about for form in ("causal", "bidirectional") if about[name][form]}
     assert {(case.name, case.form) for case in cases if case.group == "ours"} == wanted
@@ -63,8 +71,8 @@ def test_every_form_of_every_mechanism_is_a_row():
 
 
 def test_names_choose_mechanisms_and_packages():
-    assert {case.name for case in choose_cases(["lln"])} == {"lln", "lln statistics=tensor"}
-    chosen = choose_cases(["linformer", "elu"])
+    assert {case.name for case in choose_audit_cases(["lln"])} == {"lln", "lln statistics=tensor"}
+    chosen = choose_audit_cases(["linformer", "elu"])
     assert [(case.name, case.group) for case in chosen] == [
         ("elu", "ours"),
         ("elu", "ours"),
@@ -72,24 +80,24 @@ def test_names_choose_mechanisms_and_packages():
         ("linformer", "peer"),
     ]
     with pytest.raises(InputError, match=r"unknown attention 'llm': did you mean 'lln'\?"):
-        choose_cases(["llm"])
+        choose_audit_cases(["llm"])
     with pytest.raises(InputError, match="unknown attention 'performer-pytorch'"):
-        choose_cases(["performer-pytorch"], peers=False)
+        choose_audit_cases(["performer-pytorch"], peers=False)
 
 
 def test_ours_pass_and_the_released_statistics_leak():
     told: list[tuple[int, int]] = []
-    audit = run_audit(choose_cases(["lln"], peers=False), lambda done, total: told.append((done, total)))
+    audit = run_audit(choose_audit_cases(["lln"], peers=False), lambda done, total: told.append((done, total)))
     assert told == [(done, 4) for done in range(5)]
     assert audit["passed"]
-    assert not failures(audit)
+    assert not audit_failures(audit)
     clean, _, released, _ = audit["rows"]
     assert (clean["name"], clean["form"], clean["passed"]) == ("lln", "causal", True)
-    assert cell(clean, "reads future") == ("0", True)
+    assert audit_cell(clean, "reads future") == ("0", True)
     assert (released["group"], released["form"], released["passed"]) == ("by design", "causal", False)
     assert checks(released)["reads the future"] > 0.1
     assert checks(released)["reads batch mates"] > 0.1
-    assert cell(released, "recurrent form") == ("-", None)
+    assert audit_cell(released, "recurrent form") == ("-", None)
     json.dumps(audit, allow_nan=False)
 
 
@@ -101,7 +109,7 @@ def test_the_same_numbers_again():
 def test_a_mechanism_of_linnet_that_fails_is_reported():
     audit = run_audit([AuditCase("mine", "ours", True, "lln", LEAKY)])
     assert not audit["passed"]
-    assert any(line.startswith("mine, causal: reads the future: 0.") for line in failures(audit))
+    assert any(line.startswith("mine, causal: reads the future: 0.") for line in audit_failures(audit))
 
 
 def test_peers_are_measured_and_never_change_the_verdict():
@@ -113,8 +121,8 @@ def test_peers_are_measured_and_never_change_the_verdict():
     assert audit["versions"]["torch"] == torch.__version__
     assert good["passed"]
     assert not leaky["passed"]
-    assert cell(leaky, "reads future")[1] is False
-    assert cell(good, "reads future") == cell(good, "padding") == ("-", None)
+    assert audit_cell(leaky, "reads future")[1] is False
+    assert audit_cell(good, "reads future") == audit_cell(good, "padding") == ("-", None)
     reasons = {skip["name"]: skip["reason"] for skip in audit["skipped"]}
     assert reasons["absent"] == "pip install '.[peers]' in a checkout, else pip install 'linnet-attention[peers]'"
     assert reasons["broken"].startswith("failed while it was measured: KeyError")
@@ -124,7 +132,7 @@ def test_chance_is_not_called_a_leak():
     """Random draws are fixed for every check except the one about repeated calls."""
     (row,) = run_audit([peer_case("noisy", Noisy, random=True)])["rows"]
     assert checks(row)["reads batch mates"] <= 1e-6
-    assert cell(row, "second call")[1] is False
+    assert audit_cell(row, "second call")[1] is False
 
 
 def test_infinity_is_written_as_valid_json():
@@ -134,7 +142,7 @@ def test_infinity_is_written_as_valid_json():
 
     audit = run_audit([peer_case("nan", NotANumber)])
     assert checks(audit["rows"][0])["bfloat16 differs from float32"] is None
-    assert "| **inf** | 0 | fails |" in markdown(audit, ["peer"])
+    assert "| **inf** | 0 | fails |" in audit_markdown(audit, ["peer"])
     json.dumps(audit, allow_nan=False)
 
 
@@ -143,8 +151,8 @@ def test_the_document_shows_the_stored_result():
     shown = dict(re.findall(r"<!-- audit (\w+) -->\n(.*?)\n<!-- end -->", (DOCS / "audit.md").read_text(), re.DOTALL))
     versions = ", ".join(f"{package} {version}" for package, version in audit["versions"].items())
     assert shown == {
-        "ours": markdown(audit, ["ours", "by design"]),
-        "peers": markdown(audit, ["peer"]),
+        "ours": audit_markdown(audit, ["ours", "by design"]),
+        "peers": audit_markdown(audit, ["peer"]),
         "versions": f"{versions}.",
     }
     assert audit["passed"]

@@ -74,7 +74,7 @@ class _Level:
         return np.repeat(np.arange(len(self.count), dtype=np.int32), self.count)
 
 
-def generate(
+def generate_listops(
     seed: int, count: int, workers: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Trees]:
     """Generate `count` different trees, batch by batch; the trees do not depend on the number of `workers`.

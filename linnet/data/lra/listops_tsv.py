@@ -24,7 +24,7 @@ from linnet.data.lra.listops import (
     Ints,
     Trees,
     evaluate,
-    generate,
+    generate_listops,
     open_depth,
 )
 from linnet.errors import InputError
@@ -63,7 +63,7 @@ def write_tsv(
 ) -> list[Path]:
     """Generate the three files of a new data set; they get their names once all of them are complete on disk."""
     total = sum(sizes.values())
-    batches = generate(seed, total, progress=progress)
+    batches = generate_listops(seed, total, progress=progress)
     rows = (row for trees in batches for row in zip(to_text(trees.tokens, trees.starts), trees.values, strict=True))
     with one_line_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def write_tsv(
     return paths
 
 
-def shortcuts(paths: Mapping[str, Path]) -> dict[str, dict[str, float]]:
+def listops_shortcuts(paths: Mapping[str, Path]) -> dict[str, dict[str, float]]:
     """The scores on the other splits of two shortcuts that know only the values of the training trees.
 
     `commonest` is the accuracy of always answering the most common value. `operator` is the accuracy of answering the

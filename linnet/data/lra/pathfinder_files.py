@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from linnet.data.lra.image import to_sequences
 from linnet.data.lra.pathfinder import SIZE, draw_pictures
-from linnet.data.lra.png import decode
+from linnet.data.lra.png import decode_png
 from linnet.data.lra.sequences import Arrays, Sequences, load_arrays, save_arrays
 from linnet.data.lra.sources import read_files
 from linnet.errors import InputError
@@ -158,7 +158,7 @@ def read_public(folder: Path, progress: Callable[[int, int], None] | None = None
             raise InputError(f"{place}: {name} exists twice: keep one copy of the pictures")
         if name not in labels:
             raise InputError(f"{place}: {folder / 'metadata'} has no label for it")
-        picture = decode(data, place)
+        picture = decode_png(data, place)
         if picture.shape != (SIZE, SIZE):
             raise InputError(f"{place} has {picture.shape[1]} by {picture.shape[0]} pixels, not {SIZE} by {SIZE}")
         pixels[name] = picture.reshape(-1)
@@ -193,7 +193,9 @@ def _rows(data: bytes, place: str) -> Sequence[Sequence[str]]:
         raise InputError(f"{place} is not a table of the pictures: {error}") from None
 
 
-def sheet(pixels: NDArray[np.uint8], labels: NDArray[np.int64], scale: int = 4, columns: int = 8) -> NDArray[np.uint8]:
+def pathfinder_sheet(
+    pixels: NDArray[np.uint8], labels: NDArray[np.int64], scale: int = 4, columns: int = 8
+) -> NDArray[np.uint8]:
     """Enlarged pictures side by side; those with label 1 have a bright frame."""
     edge = 3
     tile = SIZE * scale + 2 * edge

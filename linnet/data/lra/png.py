@@ -13,7 +13,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 LARGEST = 1 << 14  # pixels per side
 
 
-def encode(pixels: NDArray[np.uint8]) -> bytes:
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """A picture (height, width) as the bytes of a PNG file."""
     height, width = pixels.shape
     rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # 0: an unfiltered row
@@ -25,7 +25,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def decode(data: bytes, place: str) -> NDArray[np.uint8]:
+def decode_png(data: bytes, place: str) -> NDArray[np.uint8]:
     """The picture (height, width) in a PNG file; an error about a damaged or other file names its `place`."""
     if not data.startswith(SIGNATURE):
         raise InputError(f"{place} is not a PNG picture")

@@ -83,7 +83,7 @@ def folder() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "linnet" / "kernels"
 
 
-def key() -> str:
+def kernel_key() -> str:
     """A digest of all that decides what the compiler makes: source, flags, processor."""
     parts = [" ".join(FLAGS), repr(VARIANTS), platform.system(), _processor()]
     parts += [path.name + "\n" + path.read_text() for path in sorted(SOURCE.iterdir()) if path.is_file()]
@@ -105,7 +105,7 @@ def built() -> Path | None:
     with contextlib.suppress(OSError, RuntimeError, BuildError):  # a folder that may not be read, a user without a home
         place = folder().resolve()
         _check_private(place)
-        for path in sorted(place.glob(f"{key()}-*.so")):
+        for path in sorted(place.glob(f"{kernel_key()}-*.so")):
             with contextlib.suppress(OSError, BuildError):
                 os.close(_verified(path))
                 return path
@@ -206,7 +206,7 @@ def _compile(scratch: Path, place: Path) -> Path:
         reason = _run(command, f"{compiler} failed") or _run(trial, "the compiled kernels do not work here")
         if not reason:
             library.chmod(0o700)  # whatever the umask is
-            final = place / f"{key()}-{hashlib.sha256(library.read_bytes()).hexdigest()}.so"
+            final = place / f"{kernel_key()}-{hashlib.sha256(library.read_bytes()).hexdigest()}.so"
             os.replace(library, final)
             return final
         reasons.append(reason)

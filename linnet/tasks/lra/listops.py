@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnet.data.lra.listops import END, LONGEST, SYMBOLS, Trees, generate
+from linnet.data.lra.listops import END, LONGEST, SYMBOLS, Trees, generate_listops
 from linnet.data.lra.listops_tsv import NAMES, read_tsv
 from linnet.data.lra.sequences import Arrays, Sequences, cached, file_sha256
 from linnet.errors import InputError
@@ -57,7 +57,7 @@ class ListOps(LraTask):
         show = self.work("generating ListOps")
 
         def build() -> Arrays:
-            return _arrays(Trees.join(list(generate(seed, count, progress=show))), "all")
+            return _arrays(Trees.join(list(generate_listops(seed, count, progress=show))), "all")
 
         whole = Sequences.from_arrays(cached(f"listops 1 {seed} {count}", build, self.cache), "all")
         return whole.split(HELD_OUT)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linnet.data.lra import listops
-from linnet.data.lra.listops import END, FIRST, SYMBOLS, TOKENS, ZERO, draw_trees, evaluate, generate
+from linnet.data.lra.listops import END, FIRST, SYMBOLS, TOKENS, ZERO, draw_trees, evaluate, generate_listops
 
 RULES = {
     "[MIN": min,
@@ -123,7 +123,7 @@ def test_trees_are_distinct_and_independent_of_the_number_of_workers(monkeypatch
     monkeypatch.setattr(listops, "BATCH", 128)
     told = []
     one, many = (
-        list(generate(7, 150, workers, lambda done, total: told.append((done, total)))) for workers in (1, 5)
+        list(generate_listops(7, 150, workers, lambda done, total: told.append((done, total)))) for workers in (1, 5)
     )
     assert len(one) > 2
     for a, b in zip(one, many, strict=True):
@@ -131,7 +131,7 @@ def test_trees_are_distinct_and_independent_of_the_number_of_workers(monkeypatch
     found = [tuple(row) for trees in one for row in rows(trees)]
     assert len(found) == len(set(found)) == 150
     assert told[-1] == (150, 150)
-    other = next(generate(8, 10))
+    other = next(generate_listops(8, 10))
     assert not np.array_equal(other.tokens[:400], one[0].tokens[:400])
 
 

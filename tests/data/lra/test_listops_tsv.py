@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from linnet.data.lra import listops_tsv
-from linnet.data.lra.listops import draw_trees, generate
-from linnet.data.lra.listops_tsv import HEADER, NAMES, read_tsv, shortcuts, to_text, write_tsv
+from linnet.data.lra.listops import draw_trees, generate_listops
+from linnet.data.lra.listops_tsv import HEADER, NAMES, listops_shortcuts, read_tsv, to_text, write_tsv
 from linnet.errors import InputError, LinnetError
 from linnet.storage import temporary_name
 
@@ -25,7 +25,7 @@ def written(tmp_path):
 def test_files_hold_the_generated_trees_in_order(written):
     parts = [read_tsv(written / name, 2000) for name in NAMES.values()]
     assert [len(part.values) for part in parts] == [30, 3, 2]
-    (trees,) = generate(5, 35)
+    (trees,) = generate_listops(5, 35)
     assert np.array_equal(np.concatenate([part.tokens for part in parts]), trees.tokens)
     assert np.array_equal(np.concatenate([part.values for part in parts]), trees.values)
     assert sorted(path.name for path in written.iterdir()) == sorted(NAMES.values())
@@ -54,14 +54,14 @@ def test_files_are_on_the_disk_before_they_get_their_names(tmp_path, monkeypatch
 @pytest.mark.parametrize("after", [10, 33])
 def test_what_is_stopped_leaves_nothing(tmp_path, monkeypatch, after):
     """In the middle of the first file, and after the second."""
-    monkeypatch.setattr(listops_tsv, "generate", lambda *args, **more: _stopped(after))
+    monkeypatch.setattr(listops_tsv, "generate_listops", lambda *args, **more: _stopped(after))
     with pytest.raises(KeyboardInterrupt):
         write_tsv(tmp_path / "new", {"train": 30, "valid": 3, "test": 2}, seed=5)
     assert list((tmp_path / "new").iterdir()) == []
 
 
 def _stopped(after):
-    (trees,) = generate(5, 35)
+    (trees,) = generate_listops(5, 35)
     yield trees.select(np.arange(after))
     raise KeyboardInterrupt
 
@@ -147,7 +147,7 @@ def test_scores_of_the_shortcut_by_outermost_operator(tmp_path):
     for split, path in paths.items():
         lines = [f"( ( ( [{name} {value} ) [MED {value} ) ] )\t{value}" for name, value in rows[split]]
         path.write_text("\n".join([HEADER, *lines]) + "\n")
-    found = shortcuts(paths)
+    found = listops_shortcuts(paths)
     loss = -(2 * np.log(3 / 13) + np.log(2 / 11) + np.log(1 / 11)) / 4  # a count more for each of ten values
     assert found == {"test": {"commonest": 0.5, "operator": 0.75, "loss": pytest.approx(loss)}}
 

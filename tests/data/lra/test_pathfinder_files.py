@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from linnet.data.lra.pathfinder_files import ABOUT, read_public, read_shards, sheet, write_shards
-from linnet.data.lra.png import encode
+from linnet.data.lra.pathfinder_files import ABOUT, pathfinder_sheet, read_public, read_shards, write_shards
+from linnet.data.lra.png import encode_png
 from linnet.errors import InputError, LinnetError
 from linnet.storage import temporary_name
 
@@ -97,7 +97,7 @@ def public(tmp_path):
     for folder, names in (("0", ("sample_0.png", "sample_1.png")), ("7", ("sample_0.png",))):
         (tmp_path / "imgs" / folder).mkdir(parents=True)
         for name in names:
-            (tmp_path / "imgs" / folder / name).write_bytes(encode(pictures[(folder == "7") + int(name[7])]))
+            (tmp_path / "imgs" / folder / name).write_bytes(encode_png(pictures[(folder == "7") + int(name[7])]))
     (tmp_path / "imgs" / "0" / "sample_9.png").write_bytes(b"")
     (tmp_path / "metadata").mkdir()
     text = "imgs/0 sample_0.png 0 1 1.0 14\nimgs/0 sample_1.png 1 0 1.0 14\nimgs/0 sample_9.png 9 0 1.0 14\n"
@@ -122,7 +122,7 @@ def test_errors_in_the_public_layout_are_one_line(public):
     picture.write_bytes(whole[:-20])
     with pytest.raises(InputError, match=r"sample_1.png is cut short or damaged"):
         read_public(folder)
-    picture.write_bytes(encode(np.zeros((8, 9), np.uint8)))
+    picture.write_bytes(encode_png(np.zeros((8, 9), np.uint8)))
     with pytest.raises(InputError, match=r"sample_1.png has 9 by 8 pixels, not 32 by 32"):
         read_public(folder)
     picture.write_bytes(whole)
@@ -156,7 +156,7 @@ def test_two_copies_of_a_picture_or_labels_that_differ_are_refused(public):
 
 def test_a_sheet_frames_the_connected(public):
     _, pictures = public
-    whole = sheet(pictures.reshape(3, -1), np.array([1, 0, 1]), scale=2, columns=2)
+    whole = pathfinder_sheet(pictures.reshape(3, -1), np.array([1, 0, 1]), scale=2, columns=2)
     assert whole.shape == (140, 140)
     assert (whole[0, 0], whole[0, 80], whole[80, 0]) == (255, 70, 255)
     assert np.array_equal(whole[3:67:2, 3:67:2], pictures[0])

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from linnet.data.lra.png import SIGNATURE, _chunk, _rows, decode, encode
+from linnet.data.lra.png import SIGNATURE, _chunk, _rows, decode_png, encode_png
 from linnet.errors import InputError
 
 
@@ -14,7 +14,7 @@ def picture(height: int = 9, width: int = 7) -> np.ndarray:
 
 
 def test_a_picture_comes_back():
-    assert np.array_equal(decode(encode(picture()), "x.png"), picture())
+    assert np.array_equal(decode_png(encode_png(picture()), "x.png"), picture())
 
 
 @pytest.mark.parametrize("rule", range(5))
@@ -38,7 +38,7 @@ def test_what_another_program_writes(tmp_path):
         smooth = np.add.outer(np.arange(size[0]) * 3, np.arange(size[1]) * 2).astype(np.uint8)
         file = io.BytesIO()
         image.fromarray(smooth).save(file, "png")
-        assert np.array_equal(decode(file.getvalue(), "x.png"), smooth)
+        assert np.array_equal(decode_png(file.getvalue(), "x.png"), smooth)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_what_another_program_writes(tmp_path):
 )
 def test_damage_is_one_line(change, message):
     with pytest.raises(InputError, match=f"^x.png {message}"):
-        decode(change(encode(picture())), "x.png")
+        decode_png(change(encode_png(picture())), "x.png")

@@ -242,10 +242,10 @@ def test_files_of_a_killed_build_are_removed(cache: Path, tmp_path: Path, monkey
 
 
 def test_the_key_follows_source_and_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = build.key()
+    before = build.kernel_key()
     monkeypatch.setattr(build, "_processor", lambda: "another")
-    assert build.key() != before
+    assert build.kernel_key() != before
     monkeypatch.undo()
     (tmp_path / "kernels.cpp").write_text("int x;")
     monkeypatch.setattr(build, "SOURCE", tmp_path)
-    assert build.key() != before
+    assert build.kernel_key() != before
