@@ -22,8 +22,8 @@ def test_json(capfd):
 
 
 def test_a_failure_of_ours_is_exit_code_1(capfd, monkeypatch):
-    leaky = bench.Case("mine", "ours", True, "lln", {"statistics": "tensor"})
-    monkeypatch.setattr(bench, "choose_cases", lambda names, peers: [leaky])
+    leaky = bench.AuditCase("mine", "ours", True, "lln", {"statistics": "tensor"})
+    monkeypatch.setattr(bench, "choose_audit_cases", lambda names, peers: [leaky])
     assert app.run(["audit"]) == 1
     out, err = capfd.readouterr()
     assert "FAILS mine, causal: reads the future: 0." in out
