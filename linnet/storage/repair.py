@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from linnet.errors import InputError
+from linnet.errors import InputError, LinnetError
 from linnet.storage.checkpoint import CheckpointError, read_checkpoint, steps
 from linnet.storage.files import clean, one_line_errors, sync_folder
 from linnet.storage.run import RunLock
@@ -44,6 +44,8 @@ def repair(folder: str | Path) -> _Repaired:
 
 def _set_aside(path: Path, place: Path) -> Path:
     """Move a checkpoint to a folder, under a name that is free there."""
+    if place.is_symlink():  # else a checkpoint would leave the run
+        raise LinnetError(f"cannot move {path}: {place} is a symbolic link")
     with one_line_errors("move", path):
         place.mkdir(exist_ok=True)
         taken = {entry.name for entry in place.iterdir()}

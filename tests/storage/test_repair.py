@@ -3,7 +3,7 @@
 import pytest
 
 from linnet.cli.app import run
-from linnet.errors import InputError
+from linnet.errors import InputError, LinnetError
 from linnet.storage.repair import repair
 from tests.storage.faults import contents, save
 
@@ -39,3 +39,16 @@ def test_what_is_no_run_is_one_line(tmp_path):
     with pytest.raises(InputError, match=r"is not a run: it has no config.toml"):
         repair(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_leaves_the_run_through_a_link(tmp_path):
+    folder, outside = tmp_path / "run", tmp_path / "outside"
+    outside.mkdir()
+    save(folder / "checkpoints", 1)
+    (folder / "config.toml").write_text("seed = 0\n")
+    (folder / "checkpoints/step-1/model.safetensors").write_bytes(b"damage")
+    (folder / "damaged").symlink_to(outside)
+    with pytest.raises(LinnetError, match=r"^cannot move .*step-1: .*damaged is a symbolic link$"):
+        repair(folder)
+    assert list(outside.iterdir()) == []
+    assert (folder / "checkpoints/step-1").is_dir()
