@@ -131,6 +131,9 @@ class MultiheadAttention(nn.Module):
         for name, x in named.items():
             if not isinstance(x, Tensor):
                 raise InputError(f"{name} is a {type(x).__name__}: it must be a tensor")
+            if x.is_nested:  # of an nn.TransformerEncoder that was built around torch's own module
+                hint = "set use_nested_tensor=False in nn.TransformerEncoder"
+                raise UnsupportedError(f"{name} is a nested tensor: {hint}")
             if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
                 raise InputError(f"{name} is {x.dtype}: the parameters are {dtype}")
         batched, axes = query.dim() == 3, "tokens and width"

@@ -299,3 +299,18 @@ def test_discrete_choices_are_those_of_float32(name: str) -> None:
     y = half(x, x, x, need_weights=False)[0].float()
     exact = half.float()(x.float(), x.float(), x.float(), need_weights=False)[0]
     assert difference(y, exact) < 0.02
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensor_of_an_encoder_is_one_line() -> None:
+    """An encoder that was built around torch's module nests padded batches in evaluation."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1).eval()
+    encoder.layers[0].self_attn = linnet.MultiheadAttention(16, 2, batch_first=True)
+    x, ignore = torch.randn(2, 9, 16), torch.zeros(2, 9, dtype=torch.bool)
+    ignore[0, 6:] = True
+    with torch.no_grad():
+        with pytest.raises(UnsupportedError, match=r"^query is a nested tensor: set use_nested_tensor=False in"):
+            encoder(x, src_key_padding_mask=ignore)
+        encoder.use_nested_tensor = False
+        y, alone = encoder(x, src_key_padding_mask=ignore), encoder(x[:1, :6])
+    assert torch.allclose(y[:1, :6], alone, atol=1e-5)
