@@ -191,6 +191,10 @@ def _text(path: Path, held_out: str | None, own: dict[str, Path], skip_bad: bool
     for split, place in own.items():
         splits[split], also = _read_texts(f"data.{split}_path", place, skip_bad)
         passed += also
+        trained = {file.resolve() for file in _text_files(path)}
+        for file in _text_files(place):
+            if file.resolve() in trained:
+                raise InputError(f"data.{split}_path: {file} is in data.path too: it must not be trained on")
     return Corpus("text", splits, passed_over=tuple(passed), held_out=how)
 
 
@@ -199,7 +203,7 @@ def _read_texts(key: str, path: Path, skip_bad: bool) -> tuple[list[Document], l
     passed: list[tuple[str, str]] = []
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if not _is_hidden(file, path) and file.is_file())
-        texts = [file for file in files if file.suffix.lower() in TEXT_SUFFIXES.split()]
+        texts = _text_files(path)
         if not texts:
             raise InputError(f"{path} has no text files (such as .txt, .md, .py): {key} must have some")
         others = (file for file in files if file not in texts)
@@ -226,6 +230,14 @@ def _read_texts(key: str, path: Path, skip_bad: bool) -> tuple[list[Document], l
     if not documents:
         raise InputError(f"{path} is empty: there is no text to learn from")
     return documents, passed
+
+
+def _text_files(path: Path) -> list[Path]:
+    """The files of text in a folder, or the one file."""
+    if not path.is_dir():
+        return [path]
+    texts = (file for file in path.rglob("*") if file.suffix.lower() in TEXT_SUFFIXES.split() and file.is_file())
+    return sorted(file for file in texts if not _is_hidden(file, path))
 
 
 def _is_hidden(file: Path, root: Path) -> bool:

@@ -231,3 +231,15 @@ def test_the_hash_is_of_content_and_borders_alone():
     assert hashed(("a", b"one"), ("b", b"two")) == hashed(("c", b"one"), ("d", b"two"))
     assert hashed(("a", b"one"), ("b", b"two")) != hashed(("a", b"onet"), ("b", b"wo"))
     assert hashed(("a", b"one")) != hashed(("a", b"onf"))
+
+
+def test_text_that_is_trained_on_is_not_validated_on(tmp_path):
+    (tmp_path / "text").mkdir()
+    for name in ("a.txt", "b.txt", "c.other"):
+        (tmp_path / "text" / name).write_text("a line\n" * 40)
+    for place in ("text/b.txt", "text"):
+        with pytest.raises(InputError, match=r"^data.valid_path: .*\.txt is in data.path too"):
+            load_corpus("text", tmp_path / "text", valid_path=tmp_path / place)
+    with pytest.raises(InputError, match=r"^data.test_path: .*a.txt is in data.path too"):
+        load_corpus("text", tmp_path / "text/a.txt", test_path=tmp_path / "text")
+    load_corpus("text", tmp_path / "text", valid_path=tmp_path / "text/c.other")  # a folder's text has other suffixes
