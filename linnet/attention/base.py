@@ -72,7 +72,9 @@ class Core(nn.Module):
         """o (B,H,N,E) of q, k (B,H,N,D) and v (B,H,N,E).
 
         Where the mechanism has cross-attention and causal is False, k and v may have another length than q, and fewer
-        heads by a whole factor: query heads share a key head in order. `key_mask` then masks keys only.
+        heads by a whole factor: query heads share a key head in order. `key_mask` then masks keys only. Tensors of one
+        length are taken for self-attention, where a masked token is no query either (`lln` leaves it out of its
+        statistics); `MultiheadAttention` tells the two apart by whether query is key.
         """
         return self.run(q, k, v, self.layout(q, k, v, key_mask, segments), self.causal)
 
