@@ -38,12 +38,6 @@ def pooled(view: View, size: int = LARGEST, signed: bool = True) -> Tensor:
     return found / count.clamp(min=1)  # M43
 
 
-def pool_starts(N: int, size: int = LARGEST) -> list[int]:
-    """The first token of each pool."""
-    n = min(N, size)
-    return [-(-i * N // n) for i in range(n)]
-
-
 @INSTRUMENT.add("attention_map")
 class AttentionMap(Instrument):
     """Which token reads which."""

@@ -403,7 +403,8 @@ class _Trial:
             outputs = self._both(core, q, k, v, real)
             g = torch.randn_like(outputs[0])
             ours, theirs = (torch.autograd.grad(o, leaves, g) for o in outputs)
-            least = 1e-4 * max(float(b.abs().max()) for b in theirs)  # the gradient of one key is rounding errors
+            few = 1e-4 if N == 1 else 1e-5  # beside a single key the gradients of q and k are rounding errors
+            least = few * max(float(b.abs().max()) for b in theirs)
             for a, b in zip(ours, theirs, strict=True):
                 worst = max(worst, float((a - b).abs().max()) / max(float(b.abs().max()), least, 1e-30))
         return worst
