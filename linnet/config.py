@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
-from linnet.errors import InputError, unknown
+from linnet.errors import InputError, unknown_name_error
 from linnet.registry import DEFAULT_TASK, TASK
 
 
@@ -25,7 +25,7 @@ class Section(BaseModel):
 S = TypeVar("S", bound=Section)
 
 
-def parse_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
+def parse_config_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
     """Parse `table` as a `cls`; an error names the key, the value and what is allowed.
 
     `name` is the prefix of the keys, as in "train.steps"; it is empty for the whole configuration.
@@ -33,8 +33,10 @@ def parse_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
     for key in table:
         if key not in cls.model_fields:
             if not cls.model_fields:
-                raise InputError(f"{name} has no options: {key}={short(table[key])} is not allowed")
-            raise unknown(f"key of {name}" if name else "key", key, cls.model_fields, _meant(table, key, name))
+                raise InputError(f"{name} has no options: {key}={short_config_value(table[key])} is not allowed")
+            raise unknown_name_error(
+                f"key of {name}" if name else "key", key, cls.model_fields, _meant(table, key, name)
+            )
     try:
         return cls(**table)
     except ValidationError as error:
@@ -87,10 +89,10 @@ def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
         path = path[:-1] if kind == "missing" else path  # pydantic names the entry that a list should have
         (example,) = cls.model_fields[loc[0]].examples or ("",)
         message = f"it must be a list such as {json.dumps(example)}" if example else message
-    return f"{'.'.join(path)} is {short(fault['input'])}: {message}"
+    return f"{'.'.join(path)} is {short_config_value(fault['input'])}: {message}"
 
 
-def short(value: object) -> str:
+def short_config_value(value: object) -> str:
     """`repr` for an error message: it is cut if long, and never fails."""
     try:
         text = repr(value)
@@ -124,10 +126,10 @@ class DataSettings(Settings):
         """Raise if settings contradict each other or one is missing; a recipe alone may be incomplete."""
 
 
-def data_settings(task: object) -> type[DataSettings]:
+def config_data_class(task: object) -> type[DataSettings]:
     """The class of a task's [data] table. Task files do not import torch, so a mistake is reported at once."""
     if not isinstance(task, str):
-        raise InputError(f"task is {short(task)}: it must be a name, one of {', '.join(TASK.names())}")
+        raise InputError(f"task is {short_config_value(task)}: it must be a name, one of {', '.join(TASK.names())}")
     found: type[DataSettings] = TASK[task].Data
     return found
 
@@ -194,16 +196,16 @@ class RunConfig(Settings):
 def parse_config(table: Mapping[str, Any]) -> RunConfig:
     """Parse a whole configuration; an error names the key."""
     table = {"task": DEFAULT_TASK, "data": {}, "train": {}, **table}
-    for name, cls in (("data", data_settings(table["task"])), ("train", TrainConfig), ("model", None)):
+    for name, cls in (("data", config_data_class(table["task"])), ("train", TrainConfig), ("model", None)):
         if name in table:
             if not isinstance(table[name], Mapping):
-                raise InputError(f"{name} is {short(table[name])}: it must be a table, [{name}]")
+                raise InputError(f"{name} is {short_config_value(table[name])}: it must be a table, [{name}]")
             if cls is not None:
-                table[name] = parse_section(cls, table[name], name)
-    return parse_section(RunConfig, table, "")
+                table[name] = parse_config_section(cls, table[name], name)
+    return parse_config_section(RunConfig, table, "")
 
 
-def load_recipe(
+def load_recipe_config(
     recipe: str | Path, sets: Iterable[str] = (), warn: Callable[[str], None] = lambda line: None
 ) -> RunConfig:
     """The configuration of a recipe (a name or a path), with the overrides `sets` ("train.steps=100").
@@ -212,10 +214,10 @@ def load_recipe(
     the old preset; sizes such as `width` stay. If `sets` leaves fewer steps than the recipe has warm-up, the warm-up
     is cut to them, and `warn` gets a line.
     """
-    table = read_toml(recipe_path(recipe))
+    table = read_config_toml(config_recipe_path(recipe))
     written = [_split_assignment(text) for text in sets]
     tasks = [table.get("task", DEFAULT_TASK), *(_value(text) for parts, text in written if parts == ["task"])]
-    paths = [["data", name] for name in data_settings(tasks[-1]).paths()]
+    paths = [["data", name] for name in config_data_class(tasks[-1]).paths()]
     assignments = [(parts, _value(text, path=parts in paths)) for parts, text in written]
     if any(parts == ["model", "preset"] for parts, _ in assignments) and isinstance(table.get("model"), dict):
         table["model"] = {key: value for key, value in table["model"].items() if key not in ("layers", "options")}
@@ -235,17 +237,17 @@ def _cut_warmup(train: dict[str, Any], recipe: str | Path, warn: Callable[[str],
         warn(f"train.warmup is {warmup} in {recipe}: it is cut to train.steps, {steps}")
 
 
-def recipe_path(recipe: str | Path) -> Path:
+def config_recipe_path(recipe: str | Path) -> Path:
     """The file of a recipe, given as a path or as the name of one of linnet's own recipes."""
-    path, names = Path(recipe), recipe_names()
+    path, names = Path(recipe), config_recipe_names()
     if str(recipe) in names:
         return _recipes() / f"{recipe}.toml"
     if path.suffix == ".toml" or path.exists() or (len(path.parts) > 1 and path.parts[0] not in _folders(names)):
         return path
-    raise unknown("recipe", str(recipe), names)
+    raise unknown_name_error("recipe", str(recipe), names)
 
 
-def recipe_names() -> list[str]:
+def config_recipe_names() -> list[str]:
     """Sorted names of linnet's own recipes."""
     return sorted(path.relative_to(_recipes()).with_suffix("").as_posix() for path in _recipes().rglob("*.toml"))
 
@@ -262,7 +264,7 @@ def _recipes() -> Path:
     return inside if inside.is_dir() else package.parent / "recipes"
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
+def read_config_toml(path: str | Path) -> dict[str, Any]:
     """The content of a TOML file; an error names the file and the line."""
     try:
         return tomllib.loads(Path(path).read_bytes().decode())
@@ -282,7 +284,7 @@ def _split_assignment(assignment: str) -> tuple[list[str], str]:
     key, equals, text = assignment.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        raise InputError(f"--set {short(assignment)}: it must look like train.steps=100")
+        raise InputError(f"--set {short_config_value(assignment)}: it must look like train.steps=100")
     return parts, text.strip()
 
 

@@ -33,12 +33,12 @@ LISTED = {  # the command that prints all names of a kind
 }
 
 
-def install_extra(extra: str) -> str:
+def missing_extra_error_text(extra: str) -> str:
     """How to install an extra of linnet, for an error message."""
     return f"pip install '.[{extra}]' in a checkout, else pip install 'linnet-attention[{extra}]'"
 
 
-def unknown(kind: str, name: object, allowed: Iterable[str], meant: str | None = None) -> InputError:
+def unknown_name_error(kind: str, name: object, allowed: Iterable[str], meant: str | None = None) -> InputError:
     """The error for a name that does not exist, with the one that was probably `meant`, by default the nearest."""
     names = sorted(allowed)
     near = difflib.get_close_matches(str(name)[:200], names, n=5, cutoff=0.0)

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from linnet.errors import unknown
+from linnet.errors import unknown_name_error
 
 T = TypeVar("T", bound=Any)
 
@@ -51,7 +51,7 @@ class Registry:
     def __getitem__(self, name: str) -> Any:
         if not isinstance(name, str) or name not in self._added:
             if name not in self.names():
-                raise unknown(self.kind, name, self.names())
+                raise unknown_name_error(self.kind, name, self.names())
             importlib.import_module(f"{self.package}.{name.replace('/', '.').replace(self.joint, '_')}")
         return self._added[name]
 

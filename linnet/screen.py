@@ -23,7 +23,7 @@ def _stream(name: Name) -> Any:
 
 
 @contextmanager
-def forgiving(name: Name) -> Iterator[None]:
+def forgiving_screen(name: Name) -> Iterator[None]:
     """Print inside this block; after a failure, this and all later output of the stream is discarded."""
     try:
         yield
@@ -45,7 +45,7 @@ class Output:
 
     def write(self, text: str) -> int:
         """Write at once, or discard."""
-        with forgiving(self.name):
+        with forgiving_screen(self.name):
             if _stream(self.name) is not None:
                 _stream(self.name).write(text)
         return len(text)

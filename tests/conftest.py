@@ -41,6 +41,6 @@ def data_dir() -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def cost() -> dict:
     """A real measurement of tiny lengths."""
-    from linnet.bench.layer import measure_layer
+    from linnet.bench.layer import measure_layer_costs
 
-    return measure_layer(["softmax", "diag"], lengths=(32, 64), rounds=1)
+    return measure_layer_costs(["softmax", "diag"], lengths=(32, 64), rounds=1)

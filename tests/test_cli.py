@@ -12,7 +12,7 @@ import pytest
 
 from linnet import __version__
 from linnet.cli import app as cli
-from linnet.cli import doctor, print_json
+from linnet.cli import doctor, print_cli_json
 from linnet.cli import list as list_command
 from linnet.errors import InputError, LinnetError
 
@@ -22,7 +22,7 @@ def run(capfd):
     """Run a command line in this process: (exit code, standard output, standard error)."""
 
     def call(*args: str) -> tuple[int, str, str]:
-        code = cli.run(args)
+        code = cli.run_app(args)
         return code, *capfd.readouterr()
 
     return call
@@ -210,7 +210,7 @@ def test_a_failure_is_one_line_and_a_code(run, monkeypatch, error, code, line):
     assert run("list", "models") == (code, "", line)
     if not isinstance(error, KeyboardInterrupt):
         with pytest.raises(type(error)):
-            cli.run(["--debug", "list", "models"])
+            cli.run_app(["--debug", "list", "models"])
 
 
 NO_MEMORY = "linnet: not enough memory: a smaller model, train.batch or data.context needs less\n"
@@ -263,7 +263,7 @@ def test_a_folder_whose_name_is_not_utf8(tmp_path):
 
 
 def test_json_has_null_for_a_number_that_is_not_finite(capsys):
-    print_json({"a": math.inf, "b": [math.nan, (1.5, -math.inf)], "c": {"d": 2}})
+    print_cli_json({"a": math.inf, "b": [math.nan, (1.5, -math.inf)], "c": {"d": 2}})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, [1.5, None]], "c": {"d": 2}}
 
 

@@ -9,17 +9,17 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from linnet.cli.app import run
+from linnet.cli.app import run_app
 from linnet.config import (
     TrainConfig,
+    config_recipe_names,
+    config_recipe_path,
     dump_config,
-    load_recipe,
+    load_recipe_config,
     parse_config,
-    recipe_names,
-    recipe_path,
 )
 from linnet.errors import InputError
-from linnet.models.presets import list_models, model_config
+from linnet.models.presets import list_models, preset_config
 from linnet.tasks.lra.base import LraData
 from linnet.tasks.recall import RecallData
 from linnet.tasks.text import TextData
@@ -31,7 +31,7 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 def test_default_then_recipe_then_set(tmp_path):
     recipe = tmp_path / "my.toml"
     recipe.write_text("seed = 3\n[train]\nsteps = 7\nbatch = 2\n")
-    config = load_recipe(recipe, ["train.batch=5", "data.path=my text.txt", 'model.layers=["diag", "norm"]'])
+    config = load_recipe_config(recipe, ["train.batch=5", "data.path=my text.txt", 'model.layers=["diag", "norm"]'])
     assert (config.task, config.seed) == ("causal_lm", 3)
     assert (config.train.steps, config.train.batch, config.train.lr) == (7, 5, 1e-3)
     assert config.data.path == "my text.txt"
@@ -52,11 +52,13 @@ def test_default_then_recipe_then_set(tmp_path):
     ],
 )
 def test_a_value_that_is_not_toml_is_a_string(text, value):
-    assert load_recipe("smoke", [text]).data.path == value
+    assert load_recipe_config("smoke", [text]).data.path == value
 
 
 def test_every_path_is_taken_literally():
-    data = load_recipe("smoke", ["data.path=1", "data.tokenizer_path=[2]", "data.cache=3.0", "data.context=64"]).data
+    data = load_recipe_config(
+        "smoke", ["data.path=1", "data.tokenizer_path=[2]", "data.cache=3.0", "data.context=64"]
+    ).data
     assert (data.path, data.tokenizer_path, data.cache, data.context) == ("1", "[2]", "3.0", 64)
 
 
@@ -64,33 +66,37 @@ def test_another_preset_brings_its_own_layers_and_options(tmp_path):
     recipe = tmp_path / "my.toml"
     model = '[model]\npreset = "transnormer_t1_lm_small"\nlayers = ["diag", "norm"]\nwidth = 8\n'
     recipe.write_text(f'{model}[model.options.norm]\nphi = "elu"\n')
-    assert set(load_recipe(recipe, ["model.width=16"]).model) == {"preset", "layers", "width", "options"}
+    assert set(load_recipe_config(recipe, ["model.width=16"]).model) == {"preset", "layers", "width", "options"}
     other = ["model.preset=vanilla_lm_small"]
-    assert load_recipe(recipe, other).model == {"preset": "vanilla_lm_small", "width": 8}
+    assert load_recipe_config(recipe, other).model == {"preset": "vanilla_lm_small", "width": 8}
     for sets in (["model.layers=[]", *other], [*other, "model.layers=[]"]):  # what --set gives stays, in any order
-        assert load_recipe(recipe, sets).model == {"preset": "vanilla_lm_small", "width": 8, "layers": []}
+        assert load_recipe_config(recipe, sets).model == {"preset": "vanilla_lm_small", "width": 8, "layers": []}
 
 
 @pytest.mark.parametrize("preset", [name for name in list_models() if name.endswith("lm_small")])
 def test_the_smoke_run_takes_every_causal_preset(preset):
-    table = load_recipe("smoke", [f"model.preset={preset}"]).model
-    assert model_config(table).layers == model_config({"preset": preset}).layers
-    assert model_config(table).width == 96
+    table = load_recipe_config("smoke", [f"model.preset={preset}"]).model
+    assert preset_config(table).layers == preset_config({"preset": preset}).layers
+    assert preset_config(table).width == 96
 
 
 def test_recipes_by_name_and_by_path():
-    assert "smoke" in recipe_names()
-    assert recipe_names() == sorted(str(path.relative_to(RECIPES))[:-5] for path in RECIPES.rglob("*.toml"))
-    assert load_recipe("smoke") == load_recipe(recipe_path("smoke")) == load_recipe(str(RECIPES / "smoke.toml"))
+    assert "smoke" in config_recipe_names()
+    assert config_recipe_names() == sorted(str(path.relative_to(RECIPES))[:-5] for path in RECIPES.rglob("*.toml"))
+    assert (
+        load_recipe_config("smoke")
+        == load_recipe_config(config_recipe_path("smoke"))
+        == load_recipe_config(str(RECIPES / "smoke.toml"))
+    )
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", config_recipe_names())
 def test_a_dump_is_a_recipe_that_gives_the_same(name, tmp_path):
-    data = load_recipe(name).data
-    config = load_recipe(name, ["data.path=x"] if isinstance(data, TextData) and data.corpus != "stdlib" else [])
+    data = load_recipe_config(name).data
+    config = load_recipe_config(name, ["data.path=x"] if isinstance(data, TextData) and data.corpus != "stdlib" else [])
     check_config(config)
     (tmp_path / "config.toml").write_text(dump_config(config))
-    assert load_recipe(tmp_path / "config.toml") == config
+    assert load_recipe_config(tmp_path / "config.toml") == config
 
 
 @pytest.mark.parametrize(
@@ -149,7 +155,7 @@ def test_a_dump_is_a_recipe_that_gives_the_same(name, tmp_path):
 def test_a_mistake_is_one_line(text, named, tmp_path, capfd):
     path = tmp_path / "r.toml"
     path.write_text(text)
-    assert run(["train", str(path), "--dry-run"]) == 2
+    assert run_app(["train", str(path), "--dry-run"]) == 2
     out, err = capfd.readouterr()
     assert out == ""
     assert err.startswith("linnet: ")
@@ -174,7 +180,7 @@ def test_a_mistake_is_one_line(text, named, tmp_path, capfd):
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(arguments, named, capfd):
-    assert run(["train", *arguments, "--dry-run"]) == 2
+    assert run_app(["train", *arguments, "--dry-run"]) == 2
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert named in err
@@ -183,21 +189,21 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments, named, capfd):
 def test_a_warm_up_of_the_recipe_is_cut_to_fewer_steps_with_a_warning(tmp_path):
     recipe, said = tmp_path / "my.toml", []
     recipe.write_text("[train]\nsteps = 100\nwarmup = 10\n")
-    assert load_recipe(recipe, ["train.steps=10"], said.append).train.warmup == 10
+    assert load_recipe_config(recipe, ["train.steps=10"], said.append).train.warmup == 10
     assert said == []
-    assert load_recipe(recipe, ["train.steps=4"], said.append).train.warmup == 4
+    assert load_recipe_config(recipe, ["train.steps=4"], said.append).train.warmup == 4
     assert said == [f"train.warmup is 10 in {recipe}: it is cut to train.steps, 4"]
     with pytest.raises(InputError, match="warmup is 10: it must not exceed steps, 4"):
-        load_recipe(recipe, ["train.steps=4", "train.warmup=10"])
+        load_recipe_config(recipe, ["train.steps=4", "train.warmup=10"])
     recipe.write_text("[train]\nsteps = 4\nwarmup = 10\n")
     with pytest.raises(InputError, match="warmup is 10: it must not exceed steps, 4"):
-        load_recipe(recipe)
+        load_recipe_config(recipe)
 
 
 def test_text_in_another_encoding_is_named_by_line(tmp_path):
     (tmp_path / "r.toml").write_bytes("seed = 1\n# ä\n".encode("latin-1"))
     with pytest.raises(InputError, match="line 2: the file is not UTF-8"):
-        load_recipe(tmp_path / "r.toml")
+        load_recipe_config(tmp_path / "r.toml")
 
 
 PLACES = [("data", key) for key in TextData.model_fields] + [("train", key) for key in TrainConfig.model_fields]
@@ -218,7 +224,7 @@ NEVER_VALID = st.one_of(
 def test_a_bad_value_is_one_line_that_names_the_key(place, value, tmp_path, capfd):
     section, key = place
     (tmp_path / "r.toml").write_text(tomli_w.dumps({section: {key: value}}))
-    assert run(["train", str(tmp_path / "r.toml")]) == 2
+    assert run_app(["train", str(tmp_path / "r.toml")]) == 2
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert f"{section}.{key}" in err
@@ -253,7 +259,7 @@ def test_any_table_is_a_configuration_or_one_line(value):
 @given(content=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_file_is_a_recipe_or_one_line(content, tmp_path):
     (tmp_path / "r.toml").write_bytes(content)
-    line = line_of(load_recipe, tmp_path / "r.toml")
+    line = line_of(load_recipe_config, tmp_path / "r.toml")
     assert line == "" or "r.toml" in line or "unknown key" in line
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from linnet import __version__
-from linnet.cli.app import run
+from linnet.cli.app import run_app
 from linnet.registry import ATTENTION, STUDY
 
 ROOT = Path(__file__).parent.parent
@@ -138,7 +138,7 @@ def test_files_mentioned_exist(path):
 
 
 def test_the_table_of_mechanisms_matches_the_registry(capfd):
-    assert run(["list", "attention", "--markdown"]) == 0
+    assert run_app(["list", "attention", "--markdown"]) == 0
     table = capfd.readouterr().out.strip()
     readme = (ROOT / "README.md").read_text()
     shown = re.search(r"<!-- attention table -->\n(.*?)\n<!-- end -->", readme, re.DOTALL)

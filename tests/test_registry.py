@@ -18,9 +18,7 @@ def birds(tmp_path, monkeypatch):
         "from linnet.registry import Registry\nBIRDS = Registry('bird', 'aviary', machinery=('base',))\n"
     )
     (package / "base.py").write_text("")
-    (package / "finch.py").write_text(
-        "from aviary import BIRDS\n\n@BIRDS.add('finch')\nclass Finch:\n    pass\n"
-    )
+    (package / "finch.py").write_text("from aviary import BIRDS\n\n@BIRDS.add('finch')\nclass Finch:\n    pass\n")
     (package / "heavy.py").write_text("raise RuntimeError('imported')\n")
     (package / "sea").mkdir()
     (package / "sea" / "__init__.py").write_text("")

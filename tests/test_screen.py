@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from linnet.cli.app import run as linnet
-from linnet.storage import read_metrics
+from linnet.cli.app import run_app as linnet
+from linnet.storage import read_run_metrics
 
 SIZES = "model.width=16 model.ffn_width=24 data.context=12 data.vocab_size=9 data.pairs=[1,2]"
 EVERY = "train.eval_every=10 train.eval_batches=1 train.save_every=10 train.log_every=1 train.warmup=2"
@@ -60,7 +60,7 @@ def test_a_terminal_that_is_closed_does_not_stop_the_bar(train, whole, tmp_path)
     while b"training" not in shown:  # the bar is there
         shown += os.read(screen, 1000)
     os.close(screen)
-    assert len(read_metrics(tmp_path / "run/metrics.jsonl")) < len(read_metrics(whole / "metrics.jsonl"))
+    assert len(read_run_metrics(tmp_path / "run/metrics.jsonl")) < len(read_run_metrics(whole / "metrics.jsonl"))
     out, _ = process.communicate(timeout=120)
     assert (process.returncode, out.startswith(b"finished: 30 steps")) == (0, True)
     assert content(tmp_path / "run") == content(whole)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from linnet.attention.projections import Projections
 from linnet.attention.rows import Kernel, weight_rows
-from linnet.config import Settings, parse_section
+from linnet.config import Settings, parse_config_section
 from linnet.errors import InputError, UnsupportedError
-from linnet.ops.masks import Layout, check_qkv, check_state, crosses, layout
+from linnet.ops.masks import Layout, check_qkv_for_masks, check_state_and_mask, crosses_masks, layout_of_masks
 from linnet.ops.memory import Maybe
-from linnet.ops.precision import State, accumulator
+from linnet.ops.precision import State, accumulator_precision
 from linnet.registry import ATTENTION
 
 if TYPE_CHECKING:
@@ -82,19 +82,17 @@ class Core(nn.Module):
         """`forward` of checked tensors, with the direction given by the caller."""
         if causal and not self.causal_form:
             raise UnsupportedError(f"{self.name} has no causal form")
-        k, v = shared(k, q), shared(v, q)
+        k, v = share_heads_in_attention(k, q), share_heads_in_attention(v, q)
         return self.finish(self.attend(q, k, v, where, causal)).to(v.dtype)
 
-    def layout(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, segments: Maybe, cross: bool = False
-    ) -> Layout:
+    def layout(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, segments: Maybe, cross: bool = False) -> Layout:
         """Where the tokens stand, once per call, or a one-line error for tensors that do not fit this core.
 
         `cross`: q is another sequence than k and v, even if it has their length.
         """
         self._check(q, k, v, segments, cross=not self.causal)
-        where = layout(q.shape[0], k.shape[2], key_mask, segments, q.device)
-        if crosses(q, k, segments) or cross:
+        where = layout_of_masks(q.shape[0], k.shape[2], key_mask, segments, q.device)
+        if crosses_masks(q, k, segments) or cross:
             self.check_cross()
             where = where.seen_by(q.shape[2])
         return where
@@ -110,7 +108,7 @@ class Core(nn.Module):
 
     def _check(self, q: Tensor, k: Tensor, v: Tensor, segments: Maybe, cross: bool = False) -> None:
         """One-line errors for tensors that do not fit this core."""
-        _, H, _ = check_qkv(q, k, v, cross)
+        _, H, _ = check_qkv_for_masks(q, k, v, cross)
         if (H, q.shape[3]) != (self.heads, self.head_dim):
             raise InputError(f"q has {H} heads of width {q.shape[3]}: this core has {self.heads} of {self.head_dim}")
         if segments is not None and not self.packed:
@@ -121,7 +119,7 @@ class Core(nn.Module):
     ) -> Tensor:
         """Dense A (B,H,N,N), for which A @ v is the output before any norm; `normalize`: rows divided by their sum."""
         where = self.layout(q, k, k, key_mask, segments)
-        A = self.dense(q, shared(k, q), where, self.causal)
+        A = self.dense(q, share_heads_in_attention(k, q), where, self.causal)
         if not normalize:
             return A
         total = A.sum(dim=-1, keepdim=True)
@@ -157,7 +155,7 @@ class Core(nn.Module):
         """A causal `forward` from a state, and the state after the last real token."""
         self._check(q, k, v, None)
         self.check_recurrent()
-        where = layout(q.shape[0], q.shape[2], key_mask, None, q.device)
+        where = layout_of_masks(q.shape[0], q.shape[2], key_mask, None, q.device)
         o, state = self.extend(q, k, v, where, self._checked_state(state, v))
         return self.finish(o).to(v.dtype), state
 
@@ -183,11 +181,11 @@ class Core(nn.Module):
 
     def _checked_state(self, state: State | None, v: Tensor) -> State | None:
         """A state of the right shapes, converted back to the types that this mechanism keeps."""
-        check_state(state, self.state_shapes(v.shape[0], v.shape[3]), v.device)
+        check_state_and_mask(state, self.state_shapes(v.shape[0], v.shape[3]), v.device)
         if state is None or not self.state_types:
             return state
         types = {
-            "sum": accumulator(v.dtype),
+            "sum": accumulator_precision(v.dtype),
             "input": v.dtype,
             "moment": torch.float64,
             "count": torch.int64,
@@ -197,7 +195,7 @@ class Core(nn.Module):
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         """`extend` by one token; overridden where a faster form exists."""
-        return self.extend(q, k, v, layout(q.shape[0], 1, None, None, q.device), state)
+        return self.extend(q, k, v, layout_of_masks(q.shape[0], 1, None, None, q.device), state)
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         """The shapes of a state's tensors; None is any size."""
@@ -243,13 +241,13 @@ class Mixer(Projections):
         return self.core.weights(q, k, key_mask, segments, normalize)
 
 
-def shared(x: Tensor, q: Tensor) -> Tensor:
+def share_heads_in_attention(x: Tensor, q: Tensor) -> Tensor:
     """Keys or values x (B,G,N,.) with the heads of q (B,H,T,.): each is repeated for the H/G heads that share it."""
     times = q.shape[1] // x.shape[1]
     return x if times == 1 else x.repeat_interleave(times, dim=1)
 
 
-def check_count(name: str, value: object) -> None:
+def check_attention_count(name: str, value: object) -> None:
     """A one-line error unless `value` is a whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} is {value!r}: it must be a whole number of at least 1")
@@ -260,21 +258,21 @@ def create_attention(name: str, *, heads: int, head_dim: int, causal: bool, **op
     cls: type[Core] = ATTENTION[name]
     if not cls.core_form:
         raise UnsupportedError(f"{name} is a mixer only, with its own projections: create_mixer builds it")
-    check_count("heads", heads)
-    check_count("head_dim", head_dim)
+    check_attention_count("heads", heads)
+    check_attention_count("head_dim", head_dim)
     _check_causal(causal)
-    return cls(heads, head_dim, causal, parse_section(cls.Options, options, name))
+    return cls(heads, head_dim, causal, parse_config_section(cls.Options, options, name))
 
 
 def create_mixer(name: str, *, width: int, heads: int, causal: bool, **options: Any) -> Mixer:
     """A mechanism with its projections by name: y = mixer(x, key_mask=None, segments=None)."""
     cls: type[Core] = ATTENTION[name]
-    check_count("width", width)
-    check_count("heads", heads)
+    check_attention_count("width", width)
+    check_attention_count("heads", heads)
     if width % heads:
         raise InputError(f"width {width} and heads {heads}: heads must divide width")
     _check_causal(causal)
-    return cls.mixer(width, heads, causal, parse_section(cls.Options, options, name))
+    return cls.mixer(width, heads, causal, parse_config_section(cls.Options, options, name))
 
 
 def _check_causal(causal: object) -> None:

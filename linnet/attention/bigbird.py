@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from linnet.attention.base import Core
 from linnet.config import Settings
-from linnet.ops.block import dense, pick, turns
-from linnet.ops.hashing import below, hashed, new_seed
-from linnet.ops.masks import Layout, cleared, visible
+from linnet.ops.block import block_turns, dense_block, pick_block_tokens
+from linnet.ops.hashing import hash_below, hash_coordinates, new_hashing_seed
+from linnet.ops.masks import Layout, clear_masked, visible_mask
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
@@ -44,7 +44,7 @@ class BigBirdAttention(Core):
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: BigBirdOptions) -> None:
         super().__init__(heads, head_dim, causal, options)
-        self.register_buffer("seed", new_seed())
+        self.register_buffer("seed", new_hashing_seed())
 
     def _seen(self, where: Layout, B: int) -> tuple[Tensor, Tensor]:
         """The blocks that each block of queries sees, (B,H,n,5+random), NONE where absent; the last block, (B,)."""
@@ -61,7 +61,7 @@ class BigBirdAttention(Core):
             taken = torch.stack(seen, dim=-1).sort(dim=-1).values
             free = end + 1 - (taken != NONE).sum(dim=-1)
             # One of the free blocks: its rank among them, moved past each taken block before it.
-            block = below(hashed(self.seed, head, i, torch.full_like(i, d)), free.clamp(min=1))
+            block = hash_below(hash_coordinates(self.seed, head, i, torch.full_like(i, d)), free.clamp(min=1))
             for other in taken.unbind(dim=-1):
                 block = block + (block >= other)
             seen.append(self._unless(block, free < 1, seen))
@@ -77,10 +77,10 @@ class BigBirdAttention(Core):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         if where.real is None:
             return self._blocks(q, k, v, where.reals(len(q)), where)
-        k, v = cleared(where.real, k, v)
-        there, back = turns(where.real)
-        q, k, v = (pick(x, there) for x in (q, k, v))
-        return pick(self._blocks(q, k, v, where.real.gather(1, there), where), back)
+        k, v = clear_masked(where.real, k, v)
+        there, back = block_turns(where.real)
+        q, k, v = (pick_block_tokens(x, there) for x in (q, k, v))
+        return pick_block_tokens(self._blocks(q, k, v, where.real.gather(1, there), where), back)
 
     def _blocks(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, where: Layout) -> Tensor:
         """`attend` for rows that begin with their first real token."""
@@ -100,12 +100,12 @@ class BigBirdAttention(Core):
 
         held = fetch(real.view(B, 1, n, w, 1).expand(-1, H, -1, -1, -1)).view(B, H, n, m, w) & (seen != NONE)[..., None]
         see = held.view(B, H, n, 1, m * w).expand(-1, -1, -1, w, -1)
-        o = dense(q, fetch(k), fetch(v), see, rule)  # M33
+        o = dense_block(q, fetch(k), fetch(v), see, rule)  # M33
         # The first and the last block of queries see every key.
         ends = torch.stack([torch.zeros_like(last), last], dim=1)  # (B, 2)
-        edge = pick(q.flatten(3), ends).view(B, H, 2 * w, D)
+        edge = pick_block_tokens(q.flatten(3), ends).view(B, H, 2 * w, D)
         see = real[:, None, None].expand(-1, 1, 2 * w, -1)
-        edge = dense(edge, k.flatten(2, 3), v.flatten(2, 3), see, rule).unflatten(2, (2, 1, w))
+        edge = dense_block(edge, k.flatten(2, 3), v.flatten(2, 3), see, rule).unflatten(2, (2, 1, w))
         which = torch.arange(n, device=q.device)[:, None, None]
         o = torch.where(which == 0, edge[:, :, 0], torch.where(which == last.view(B, 1, 1, 1, 1), edge[:, :, 1], o))
         return o.flatten(2, 3)[:, :, :N]
@@ -118,7 +118,7 @@ class BigBirdAttention(Core):
         pairs = pairs | (block == 0)[:, None] | (block == last[:, None])[:, None, :, None]
         own = (where.position // self.options.block).expand(B, -1)[:, None]  # (B, 1, N)
         pairs = pairs.gather(2, own[..., None].expand(-1, H, -1, len(block)))  # (B, H, N, n)
-        see = pairs.gather(3, own[:, :, None].expand(-1, H, N, -1)) & visible(where, False)
+        see = pairs.gather(3, own[:, :, None].expand(-1, H, N, -1)) & visible_mask(where, False)
         blind = ~see.any(dim=-1, keepdim=True)
         scores = (q @ k.mT * D**-0.5).masked_fill(~(see | blind), -torch.inf)
         return scores.softmax(dim=-1).masked_fill(~see, 0)  # M33

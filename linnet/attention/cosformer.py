@@ -12,8 +12,8 @@ from torch import Tensor
 from linnet.attention.base import Core
 from linnet.attention.features import FeatureCore
 from linnet.config import Count, Settings
-from linnet.ops.masks import Layout, check_length, visible
-from linnet.ops.precision import EPS, accumulator
+from linnet.ops.masks import Layout, check_masked_length, visible_mask
+from linnet.ops.precision import EPS, accumulator_precision
 from linnet.ops.rules import Features
 from linnet.registry import ATTENTION
 
@@ -44,7 +44,9 @@ class CosformerAttention(FeatureCore):
 
     def _check_length(self, where: Layout) -> None:
         """A one-line error if a position is beyond `max_length`."""
-        check_length(where.length if where.run is None else where.position + 1, self.options.max_length, self.name)
+        check_masked_length(
+            where.length if where.run is None else where.position + 1, self.options.max_length, self.name
+        )
 
     def features(self, where: Layout) -> Features:
         self._check_length(where)
@@ -60,10 +62,10 @@ class CosformerAttention(FeatureCore):
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         """From the distances themselves, not from the features."""
         self._check_length(where)
-        t, wide = where.position.expand(q.shape[0], -1), accumulator(q.dtype)
+        t, wide = where.position.expand(q.shape[0], -1), accumulator_precision(q.dtype)
         gap = (t[:, None, :, None] - t[:, None, None, :]).to(wide)  # (B, 1, N, N)
         near = torch.cos(gap * (math.pi / (2 * self.options.max_length)))
-        A = torch.where(visible(where, causal), q.to(wide).relu() @ k.to(wide).relu().mT * near, 0)
+        A = torch.where(visible_mask(where, causal), q.to(wide).relu() @ k.to(wide).relu().mT * near, 0)
         return A / A.sum(dim=-1, keepdim=True).clamp(min=EPS)  # M18
 
     advance = Core.advance  # features of width 2D: a kernel on one token is faster than separate operations

@@ -14,9 +14,17 @@ from linnet.attention.base import Core
 from linnet.attention.relative import Positions, RelativePositions
 from linnet.config import Settings
 from linnet.ops import reference
-from linnet.ops.block import attend, attend_blocks, attend_dropping, attend_torch, dense, pick, turns
-from linnet.ops.masks import Layout, cleared
-from linnet.ops.precision import State, accumulator
+from linnet.ops.block import (
+    attend_given_blocks,
+    attend_in_blocks,
+    attend_in_blocks_dropping,
+    attend_in_blocks_torch,
+    block_turns,
+    dense_block,
+    pick_block_tokens,
+)
+from linnet.ops.masks import Layout, clear_masked
+from linnet.ops.precision import State, accumulator_precision
 from linnet.ops.rms import srms
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
@@ -55,7 +63,7 @@ class DiagAttention(Core):
         """ReLA has no normalizer, so its sums stay float32 until its norm."""
         if self.options.kind == "softmax":
             return tensors
-        return tuple(x.to(accumulator(x.dtype)) for x in tensors)
+        return tuple(x.to(accumulator_precision(x.dtype)) for x in tensors)
 
     def _rotated(self, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tensor, ...]:
         """Positions restart in each block; only differences inside a block matter."""
@@ -65,13 +73,13 @@ class DiagAttention(Core):
         q, k, v = self._wide(*self._rotated(q, k, where.position), v)
         rule, block = self._rule(causal), self.options.block
         if rule.dropout:
-            o = attend_dropping(q, k, v, where, block, rule)
-            return attend_torch(q, k, v, where, block, rule) if o is None else o
-        return attend(q, k, v, where, block, rule)
+            o = attend_in_blocks_dropping(q, k, v, where, block, rule)
+            return attend_in_blocks_torch(q, k, v, where, block, rule) if o is None else o
+        return attend_in_blocks(q, k, v, where, block, rule)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self._rotated(q, k, where.position)
-        return reference.block_weights(q, k, where, self.options.block, self.options.kind, causal)  # M5, M6
+        return reference.reference_block_weights(q, k, where, self.options.block, self.options.kind, causal)  # M5, M6
 
     def finish(self, o: Tensor) -> Tensor:
         return srms(o, dim=(1, 3)) if self.options.kind == "rela" else o
@@ -81,7 +89,7 @@ class DiagAttention(Core):
         B, H, N, _ = q.shape
         w = self.options.block
         real = where.reals(B)
-        q, k, v = self._wide(q, *cleared(where.real, k, v))
+        q, k, v = self._wide(q, *clear_masked(where.real, k, v))
         if state is None:
             state = (
                 k.new_zeros(B, H, w, k.shape[3]),
@@ -90,8 +98,8 @@ class DiagAttention(Core):
                 torch.zeros(B, dtype=torch.int64, device=q.device),
             )
         open_k, open_v, open_real, start = state
-        there, back = turns(real)
-        q, k, v = (pick(x, there) for x in (q, k, v))
+        there, back = block_turns(real)
+        q, k, v = (pick_block_tokens(x, there) for x in (q, k, v))
         real = real.gather(1, there)
         length = where.lengths(B)
         position = torch.minimum(torch.arange(N, device=q.device), (length - 1).clamp(min=0)[:, None]) + start[:, None]
@@ -99,16 +107,21 @@ class DiagAttention(Core):
         q, k = self._rotated(q, k, position)
         # The open block moves to end right before the first new token: one contiguous row of w + N.
         slot = torch.arange(w, device=q.device) - (w - start % w)[:, None]  # (B, w), negative: empty
-        k, v = (torch.cat([pick(x, slot % w), new], dim=2) for x, new in ((open_k, k), (open_v, v)))
+        k, v = (torch.cat([pick_block_tokens(x, slot % w), new], dim=2) for x, new in ((open_k, k), (open_v, v)))
         real = torch.cat([open_real.gather(1, slot % w) & (slot >= 0), real], dim=1)  # (B, w + N)
         ids = torch.div(torch.cat([(start // w * w)[:, None] + slot, position], dim=1), w, rounding_mode="floor")
         q = torch.cat([torch.zeros_like(k[:, :, :w]), q], dim=2)
-        o = attend_blocks(q, k, v, ids, real, w, self._rule(True))[:, :, w:]
+        o = attend_given_blocks(q, k, v, ids, real, w, self._rule(True))[:, :, w:]
         # The next token would be number w + length - start of that row; from there the start of its block follows:
         index = (w + length - start - length % w)[:, None] + torch.arange(w, device=q.device)  # (B, w)
         kept = torch.arange(w, device=q.device) < (length % w)[:, None]
         index = index.clamp(max=w + N - 1)
-        return pick(o, back), (pick(k, index), pick(v, index), real.gather(1, index) & kept, length)
+        return pick_block_tokens(o, back), (
+            pick_block_tokens(k, index),
+            pick_block_tokens(v, index),
+            real.gather(1, index) & kept,
+            length,
+        )
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         H, w = self.heads, self.options.block
@@ -122,5 +135,5 @@ class DiagAttention(Core):
         here, past = slot == own, slot < own  # (B, w)
         open_k, open_v = (torch.where(here[:, None, :, None], new, x) for new, x in ((k, open_k), (v, open_v)))
         real = (real & past) | here
-        o = dense(q, open_k, open_v, real[:, None, None, :], self._rule(False))
+        o = dense_block(q, open_k, open_v, real[:, None, None, :], self._rule(False))
         return o, (open_k, open_v, real, start + 1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from linnet.attention.base import Core
 from linnet.attention.features import FeatureCore
-from linnet.attention.relative import Positions, RelativePositions, kept_angles
+from linnet.attention.relative import Positions, RelativePositions, relative_angles_on_cpu
 from linnet.attention.rows import Kernel
 from linnet.config import Settings
 from linnet.ops import linear, reference
@@ -49,7 +49,7 @@ class EluAttention(FeatureCore):
         self.state_types = ("sum",) * (1 + self.normalize) + ("count",) * self.counted
         self.split = self.normalize and self.counted  # numerator and denominator have different features
         parts = ("S",) + ("z",) * self.normalize + ("count",) * self.counted
-        how = Mechanism("1+elu", parts, angles=tuple(map(type, kept_angles(self))))
+        how = Mechanism("1+elu", parts, angles=tuple(map(type, relative_angles_on_cpu(self))))
         self.stepper = Stepper(how, heads, head_dim)
 
     def features(self, where: Layout) -> EluFeatures:
@@ -58,7 +58,7 @@ class EluAttention(FeatureCore):
 
     def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
         stepper = self.stepper
-        return None if stepper is None else stepper.step(q, k, v, state, *kept_angles(self))
+        return None if stepper is None else stepper.step(q, k, v, state, *relative_angles_on_cpu(self))
 
     def _sum(
         self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool, state: State | None = None
@@ -67,9 +67,9 @@ class EluAttention(FeatureCore):
             return super()._sum(q, k, v, where, causal, state)
         q, k, v = self._wide(q, k, v)
         S, z = (None, None) if state is None else (state[:1], (state[1][..., None],))
-        o, after = linear.attend(q, k, v, where, LinearRule(causal, features=self.features(where)), S)
+        o, after = linear.attend_linearly(q, k, v, where, LinearRule(causal, features=self.features(where)), S)
         one = torch.ones_like(v[..., :1])
-        total, sums = linear.attend(q, k, one, where, LinearRule(causal, features=PLAIN), z)
+        total, sums = linear.attend_linearly(q, k, one, where, LinearRule(causal, features=PLAIN), z)
         return o / total.clamp(min=EPS), (*after, *(part.squeeze(3) for part in sums))
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
@@ -77,8 +77,8 @@ class EluAttention(FeatureCore):
             return super().dense(q, k, where, causal)
         q, k = self._wide(q, k)
         phi = self.features(where)
-        A = reference.linear_weights(phi(q), phi(k), where, causal)
-        total = reference.linear_weights(PLAIN(q), PLAIN(k), where, causal).sum(dim=-1, keepdim=True)
+        A = reference.reference_linear_weights(phi(q), phi(k), where, causal)
+        total = reference.reference_linear_weights(PLAIN(q), PLAIN(k), where, causal).sum(dim=-1, keepdim=True)
         return A / total.clamp(min=EPS)  # M51
 
     def kernel(self, q: Tensor, k: Tensor) -> Kernel:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from linnet.attention.base import Core
 from linnet.attention.relative import RelativePositions
-from linnet.attention.rows import Kernel, exponentials
+from linnet.attention.rows import Kernel, exponential_rows
 from linnet.config import Settings
 from linnet.ops import exponential, linear, reference
-from linnet.ops.masks import Layout, layout
-from linnet.ops.precision import EPS, State, accumulator
+from linnet.ops.masks import Layout, layout_of_masks
+from linnet.ops.precision import EPS, State, accumulator_precision
 from linnet.ops.rules import ExpRule, Features, LinearRule
 
 
@@ -41,7 +41,7 @@ class FeatureCore(Core):
         return self.head_dim
 
     def _wide(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(x.to(accumulator(x.dtype)) for x in tensors) if self.wide else tensors
+        return tuple(x.to(accumulator_precision(x.dtype)) for x in tensors) if self.wide else tensors
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         return self._sum(q, k, v, where, causal)[0]
@@ -52,16 +52,16 @@ class FeatureCore(Core):
         """The weighted sum of the values, and the state of `linear_attention`."""
         rule = LinearRule(causal, self.normalize, self.features(where))
         q, k, v = self._wide(q, k, v)
-        return linear.attend(q, k, v, where, rule, state)
+        return linear.attend_linearly(q, k, v, where, rule, state)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         phi = self.features(where)
         phi_q, phi_k = (phi(x) for x in self._wide(q, k))
-        A = reference.linear_weights(phi_q, phi_k, where, causal)  # M1
+        A = reference.reference_linear_weights(phi_q, phi_k, where, causal)  # M1
         return A / A.sum(dim=-1, keepdim=True).clamp(min=EPS) if self.normalize else A  # M10
 
     def kernel(self, q: Tensor, k: Tensor) -> Kernel:
-        phi = self.features(layout(q.shape[0], q.shape[2], None, None, q.device))
+        phi = self.features(layout_of_masks(q.shape[0], q.shape[2], None, None, q.device))
         return Kernel(phi(q.double()), phi(k.double()), self.normalize)
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
@@ -78,7 +78,7 @@ class FeatureCore(Core):
         if self.counted:
             where = Layout(None, None, state[-1][:, None], state[-1] + 1)
         else:
-            where = layout(len(q), 1, None, None, q.device)
+            where = layout_of_masks(len(q), 1, None, None, q.device)
         phi = self.features(where)
         phi_q, phi_k = (phi(x).to(S.dtype) for x in self._wide(q, k))
         S = torch.addcmul(S, phi_k.mT, v.to(S.dtype))  # (B, H, D, E)  M8
@@ -132,7 +132,7 @@ class LogFeatureCore(Core):
         """q and k in float32 or wider, turned by position; q and k themselves without positions."""
         if not self.counted:
             return q, k
-        return self.positions(where.position, *(x.to(accumulator(x.dtype)) for x in (q, k)))
+        return self.positions(where.position, *(x.to(accumulator_precision(x.dtype)) for x in (q, k)))
 
     cross = True
 
@@ -148,14 +148,14 @@ class LogFeatureCore(Core):
     ) -> tuple[Tensor, State]:
         """The weighted mean of the values, and the state of `exp_attention`."""
         rule = ExpRule(causal, phi.alpha, phi.beta)
-        return exponential.attend(phi.q, phi.k, v.to(phi.q.dtype), where, rule, state)
+        return exponential.attend_exponentially(phi.q, phi.k, v.to(phi.q.dtype), where, rule, state)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
-        return reference.exp_weights(*self.log_features(q, k, where, causal).products(), where, causal)  # M11
+        return reference.reference_exp_weights(*self.log_features(q, k, where, causal).products(), where, causal)  # M11
 
     def kernel(self, q: Tensor, k: Tensor) -> Kernel:
-        where = layout(q.shape[0], q.shape[2], None, None, q.device)
-        return exponentials(*self.log_features(q.double(), k.double(), where, self.causal).products())
+        where = layout_of_masks(q.shape[0], q.shape[2], None, None, q.device)
+        return exponential_rows(*self.log_features(q.double(), k.double(), where, self.causal).products())
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
         """The state: the sums, what the features keep, and the number of positions (B,) where they matter."""

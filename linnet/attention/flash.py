@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from linnet.attention.flash_quad import GatedOptions, GatedUnit, Width
-from linnet.ops.block import pick, turns
-from linnet.ops.masks import Layout, cleared, visible
-from linnet.ops.precision import State, accumulator, no_autocast
+from linnet.ops.block import block_turns, pick_block_tokens
+from linnet.ops.masks import Layout, clear_masked, visible_mask
+from linnet.ops.precision import State, accumulator_precision, keep_precision
 from linnet.registry import ATTENTION
 
 
@@ -33,15 +33,15 @@ class FlashAttention(GatedUnit):
     options: FlashOptions
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
-        v = v.to(accumulator(v.dtype))
-        k, v = cleared(where.real, k, v)
+        v = v.to(accumulator_precision(v.dtype))
+        k, v = clear_masked(where.real, k, v)
         parts = self._parts(q, k, where.position)
-        with no_autocast(v.device):
+        with keep_precision(v.device):
             if where.real is None:
                 return self._chunked(parts, v, None, causal)[0]
-            there, back = turns(where.real)
-            *parts, v = (pick(x, there) for x in (*parts, v))
-            return pick(self._chunked(parts, v, where.real.gather(1, there), causal)[0], back)
+            there, back = block_turns(where.real)
+            *parts, v = (pick_block_tokens(x, there) for x in (*parts, v))
+            return pick_block_tokens(self._chunked(parts, v, where.real.gather(1, there), causal)[0], back)
 
     def _parts(self, q: Tensor, k: Tensor, position: Tensor) -> list[Tensor]:
         """Near and far queries, then near and far keys; keys are divided by C at any length."""
@@ -77,7 +77,7 @@ class FlashAttention(GatedUnit):
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         near_q, far_q, near_k, far_k = self.features(q, k, where.position)
-        see, C = visible(where, causal), self.options.chunk
+        see, C = visible_mask(where, causal), self.options.chunk
         own = (where.position // C).expand(q.shape[0], -1)[:, None]  # (B, 1, N)
         same, before = (op(own[..., None, :], own[..., :, None]) for op in (torch.eq, torch.lt))
         near = (near_q @ near_k.mT / C + self.bias.matrix(q.shape[2], near_q.dtype)).relu().square()
@@ -88,29 +88,29 @@ class FlashAttention(GatedUnit):
         """The state: k v^T before the open chunk and in it (B,1,s,e), its near keys and values (B,1,C,.), which of
         them are real (B,C), and positions so far (B,)."""
         B, _, N, _ = q.shape
-        C, v = self.options.chunk, v.to(accumulator(v.dtype))
-        (k, v), real = cleared(where.real, k, v), where.reals(B)
+        C, v = self.options.chunk, v.to(accumulator_precision(v.dtype))
+        (k, v), real = clear_masked(where.real, k, v), where.reals(B)
         S, S_open, open_k, open_v, open_real, start = self._empty(v) if state is None else state
         where = where.after(start)
         length = where.lengths(B)
-        there, back = turns(real)
-        news = [pick(x, there) for x in (*self._parts(q, k, where.position), v)]
+        there, back = block_turns(real)
+        news = [pick_block_tokens(x, there) for x in (*self._parts(q, k, where.position), v)]
         # A row of C + N slots whose chunks start at 0: the open chunk, then the new tokens from slot start % C on.
         slot, first = torch.arange(C + N, device=q.device), (start % C)[:, None]
         source = torch.where(slot < first, slot, slot + C - first).clamp(max=C + N - 1)  # (B, C + N)
         blank = torch.zeros_like(open_k)
         olds = (blank, blank, open_k, blank, open_v)
-        *parts, v = (pick(torch.cat(pair, dim=2), source) for pair in zip(olds, news, strict=True))
+        *parts, v = (pick_block_tokens(torch.cat(pair, dim=2), source) for pair in zip(olds, news, strict=True))
         held = torch.cat([open_real, real.gather(1, there)], dim=1).gather(1, source) & (slot < first + N)
-        with no_autocast(v.device):
+        with keep_precision(v.device):
             o, before, within = self._chunked(parts, v, held, True, (S, S_open))
-        o = pick(pick(o, first + torch.arange(N, device=q.device)), back)
+        o = pick_block_tokens(pick_block_tokens(o, first + torch.arange(N, device=q.device)), back)
         used = first + (length - start)[:, None]  # occupied slots of the row
         row, now = torch.arange(B, device=q.device), (used // C).squeeze(1)  # the chunk open now
         index = (used // C * C + torch.arange(C, device=q.device)).clamp(max=C + N - 1)
         kept = held.gather(1, index) & (torch.arange(C, device=q.device) < used % C)
         S, S_open = before[row, now][:, None], within[row, now][:, None]
-        return o, (S, S_open, pick(parts[2], index), pick(v, index), kept, length)
+        return o, (S, S_open, pick_block_tokens(parts[2], index), pick_block_tokens(v, index), kept, length)
 
     def _empty(self, v: Tensor) -> State:
         """The state before the first token."""

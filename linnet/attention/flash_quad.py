@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from linnet.attention.base import Core, Mixer
-from linnet.attention.rows import past
+from linnet.attention.rows import visible_past_of_rows
 from linnet.config import Settings
-from linnet.ops.masks import Layout, cleared, visible
-from linnet.ops.positions import rotary_angles, rotate
-from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.masks import Layout, clear_masked, visible_mask
+from linnet.ops.positions import rotary_position_angles, rotate_by_position
+from linnet.ops.precision import accumulator_precision, keep_precision
 from linnet.registry import ATTENTION
 
 Width = Annotated[int, Field(ge=1, le=2**20)]
@@ -44,7 +44,7 @@ class DistanceBias(nn.Module):
         """(n,) biases of (n,) whole distances."""
         # In float64, so that a distance has the same bias in rows of any length: scores are squared later.
         a = self.a.double().expand(1, 1, len(distance), -1)
-        turned = rotate(a, rotary_angles(len(self.a), a.device), distance)[0, 0]  # (n, D)
+        turned = rotate_by_position(a, rotary_position_angles(len(self.a), a.device), distance)[0, 0]  # (n, D)
         entry = self.table.double()[(distance + self.reach - 1).clamp(0, 2 * self.reach - 2)]
         return (torch.where(distance.abs() < self.reach, entry, 0) + turned @ self.b.double()).to(dtype)  # M25
 
@@ -108,11 +108,14 @@ class GatedUnit(Core):
 
     def features(self, q: Tensor, k: Tensor, position: Tensor) -> list[Tensor]:
         """The rotated maps gamma * z + beta in float32 or wider: the first half of q, the second of k."""
-        wide = accumulator(q.dtype)
+        wide = accumulator_precision(q.dtype)
         gamma, beta = self.gamma.to(wide), self.beta.to(wide)
-        theta = rotary_angles(self.head_dim, q.device)
+        theta = rotary_position_angles(self.head_dim, q.device)
         sources = [q.to(wide)] * (self.maps // 2) + [k.to(wide)] * (self.maps // 2)
-        return [rotate(torch.addcmul(b, z, g), theta, position) for z, g, b in zip(sources, gamma, beta, strict=True)]
+        return [
+            rotate_by_position(torch.addcmul(b, z, g), theta, position)
+            for z, g, b in zip(sources, gamma, beta, strict=True)
+        ]
 
 
 @ATTENTION.add("flash_quad")
@@ -127,13 +130,13 @@ class FlashQuadAttention(GatedUnit):
     options: GatedOptions
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
-        k, v = cleared(where.real, k, v)
-        with no_autocast(v.device):
-            return self.dense(q, k, where, causal) @ v.to(accumulator(v.dtype))
+        k, v = clear_masked(where.real, k, v)
+        with keep_precision(v.device):
+            return self.dense(q, k, where, causal) @ v.to(accumulator_precision(v.dtype))
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self.features(q, k, where.position)
-        see = visible(where, causal)
+        see = visible_mask(where, causal)
         n = see.sum(dim=-1, keepdim=True).clamp(min=1)  # real tokens that a query sees
         scores = q @ k.mT / n + self.bias.matrix(q.shape[2], q.dtype)
         return torch.where(see, scores, 0).relu().square()  # M27
@@ -141,7 +144,11 @@ class FlashQuadAttention(GatedUnit):
     def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
         N = q.shape[2]
         q, k = self.features(q, k, torch.arange(N, device=q.device))
-        see = past(start, stop, N, q.device) if self.causal else torch.ones(1, N, dtype=torch.bool, device=q.device)
+        see = (
+            visible_past_of_rows(start, stop, N, q.device)
+            if self.causal
+            else torch.ones(1, N, dtype=torch.bool, device=q.device)
+        )
         n = see.sum(dim=-1, keepdim=True)
         scores = q[:, :, start:stop] @ k.mT / n + self.bias.matrix(N, q.dtype, start, stop)
         return torch.where(see, scores, 0).relu().square()  # M27

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from linnet.attention.base import Core
 from linnet.config import Settings
-from linnet.ops.block import dense, pick, turns
-from linnet.ops.hashing import below, hashed, new_seed
-from linnet.ops.masks import Layout, cleared, visible
-from linnet.ops.precision import FLOOR, accumulator, no_autocast
+from linnet.ops.block import block_turns, dense_block, pick_block_tokens
+from linnet.ops.hashing import hash_below, hash_coordinates, new_hashing_seed
+from linnet.ops.masks import Layout, clear_masked, visible_mask
+from linnet.ops.precision import FLOOR, accumulator_precision, keep_precision
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
@@ -45,7 +45,7 @@ class InformerAttention(Core):
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: InformerOptions) -> None:
         super().__init__(heads, head_dim, causal, options)
-        self.register_buffer("seed", new_seed())
+        self.register_buffer("seed", new_hashing_seed())
 
     def _budget(self, length: Tensor) -> Tensor:
         """u = c ceil(ln n) for a row of n tokens, at most n."""
@@ -58,15 +58,17 @@ class InformerAttention(Core):
     @torch.no_grad()
     def _unevenness(self, q: Tensor, k: Tensor, real: Tensor, length: Tensor) -> Tensor:
         """M (B,H,N) of rows that begin with their first real token; FLOOR for masked queries, or without samples."""
-        N, wide = q.shape[2], accumulator(q.dtype)
+        N, wide = q.shape[2], accumulator_precision(q.dtype)
         number = torch.arange(self._largest_budget(N), device=q.device)
         u, n = self._budget(length)[:, None, None], length[:, None, None]
         parts = []
         for first in range(0, N, ROWS):
             token = torch.arange(first, min(first + ROWS, N), device=q.device)
-            index = below(hashed(self.seed, token[:, None], number), n)  # (B, T, U): the keys that each query samples
+            index = hash_below(
+                hash_coordinates(self.seed, token[:, None], number), n
+            )  # (B, T, U): the keys that each query samples
             held = (real.gather(1, index.flatten(1)).view_as(index) & (number < u))[:, None]
-            keys = pick(k, index.flatten(1)).unflatten(2, index.shape[1:]).to(wide)  # (B, H, T, U, D)
+            keys = pick_block_tokens(k, index.flatten(1)).unflatten(2, index.shape[1:]).to(wide)  # (B, H, T, U, D)
             scores = (keys @ q[:, :, token, :, None].to(wide)).squeeze(-1) * self.head_dim**-0.5
             mean = scores.masked_fill(~held, 0).sum(dim=-1) / held.sum(dim=-1).clamp(min=1)
             top = scores.masked_fill(~held, FLOOR).amax(dim=-1)
@@ -75,7 +77,7 @@ class InformerAttention(Core):
 
     def _chosen(self, q: Tensor, k: Tensor, real: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
         """The queries that attend, the most uneven first (B,H,U), and which of them are within the row's budget."""
-        with no_autocast(q.device):
+        with keep_precision(q.device):
             M = self._unevenness(q, k, real, length)
         best = M.topk(self._largest_budget(q.shape[2]), dim=-1).indices
         counts = torch.arange(best.shape[2], device=q.device) < self._budget(length)[:, None, None]
@@ -86,10 +88,10 @@ class InformerAttention(Core):
         length = where.lengths(B)
         if where.real is None:
             return self._rows(q, k, v, where.reals(B), length)
-        k, v = cleared(where.real, k, v)
-        there, back = turns(where.real)
-        q, k, v = (pick(x, there) for x in (q, k, v))
-        return pick(self._rows(q, k, v, where.real.gather(1, there), length), back)
+        k, v = clear_masked(where.real, k, v)
+        there, back = block_turns(where.real)
+        q, k, v = (pick_block_tokens(x, there) for x in (q, k, v))
+        return pick_block_tokens(self._rows(q, k, v, where.real.gather(1, there), length), back)
 
     def _rows(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, length: Tensor) -> Tensor:
         """`attend` for rows that begin with their first real token."""
@@ -97,21 +99,23 @@ class InformerAttention(Core):
         index = best[..., None]  # (B, H, U, 1)
         see = real[:, None, None].expand(-1, 1, best.shape[2], -1)
         rule = BlockRule("softmax", False, self.head_dim**-0.5)
-        sharp = dense(q.gather(2, index.expand(-1, -1, -1, q.shape[3])), k, v, see, rule)  # (B, H, U, E)
+        sharp = dense_block(q.gather(2, index.expand(-1, -1, -1, q.shape[3])), k, v, see, rule)  # (B, H, U, E)
         n = real.sum(dim=1).clamp(min=1)[:, None, None, None]
-        mean = (v.to(accumulator(v.dtype)).sum(dim=2, keepdim=True) / n).to(v.dtype)  # (B, H, 1, E)
+        mean = (v.to(accumulator_precision(v.dtype)).sum(dim=2, keepdim=True) / n).to(v.dtype)  # (B, H, 1, E)
         sharp = torch.where(counts[..., None], sharp, mean)
         return mean.expand_as(v).scatter(2, index.expand_as(sharp), sharp)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         B, H, N, D = q.shape
-        see = visible(where, False).expand(B, 1, 1, N)
+        see = visible_mask(where, False).expand(B, 1, 1, N)
         real = see.reshape(B, N)
-        there, back = turns(real)
+        there, back = block_turns(real)
         length = where.lengths(B)
-        best, counts = self._chosen(pick(q, there), pick(k, there), real.gather(1, there), length)
+        best, counts = self._chosen(
+            pick_block_tokens(q, there), pick_block_tokens(k, there), real.gather(1, there), length
+        )
         sharp = torch.zeros(B, H, N, dtype=torch.bool, device=q.device).scatter(2, best, counts)
-        sharp = pick(sharp[..., None], back)  # (B, H, N, 1): the queries that attend
+        sharp = pick_block_tokens(sharp[..., None], back)  # (B, H, N, 1): the queries that attend
         mean = see.to(q.dtype) / see.sum(dim=-1, keepdim=True).clamp(min=1)
         scores = (q @ k.mT * D**-0.5).masked_fill(~see, FLOOR)
         return torch.where(sharp, scores.softmax(dim=-1), mean)  # M35

@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
-from linnet.ops.block import dense
-from linnet.ops.masks import Layout, cleared, visible
-from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.block import dense_block
+from linnet.ops.masks import Layout, clear_masked, visible_mask
+from linnet.ops.precision import accumulator_precision, keep_precision
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
 ABSENT = -1e9  # in the exponent of a masked key: e^ABSENT is 0, and so is its gradient
 
 
-def gaussian_attention(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None = None) -> Tensor:
+def kernelized_attention(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None = None) -> Tensor:
     """sum_s e^(-|q_t - k_s|^2 / (2 sqrt(D))) v_s, q (B,H,T,D), k (B,H,K,D), v (B,H,K,E) -> (B,H,T,E), without a matrix.
 
     It is a softmax over one more key, whose exponent is 0, divided by that key's weight; torch's fused kernel computes
@@ -31,11 +31,11 @@ def gaussian_attention(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None = No
     last = v.new_zeros(*v.shape[:2], 1, max(D + 2, E + 1))
     last[..., -1] = 1
     v = torch.cat([torch.nn.functional.pad(v, (0, last.shape[3] - E)), last], dim=2)
-    o = dense(q, torch.nn.functional.pad(k, (0, 0, 0, 1)), v, None, BlockRule("softmax", False, D**-0.5))
+    o = dense_block(q, torch.nn.functional.pad(k, (0, 0, 0, 1)), v, None, BlockRule("softmax", False, D**-0.5))
     return o[..., :E] / o[..., -1:]
 
 
-def gaussian_weights(q: Tensor, k: Tensor) -> Tensor:
+def kernelized_weights(q: Tensor, k: Tensor) -> Tensor:
     """e^(-|q_t - k_s|^2 / (2 sqrt(D))), (..., T, K), from the distances themselves."""
     distance = torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
     return torch.exp(distance.square() * (-(q.shape[-1] ** -0.5) / 2))  # M23
@@ -54,15 +54,15 @@ class KernelizedAttention(Core):
     cross = True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
-        wide = accumulator(q.dtype)
-        k, v = cleared(where.real, k, v)
-        with no_autocast(q.device):
-            return gaussian_attention(q.to(wide), k.to(wide), v.to(wide), where.real)
+        wide = accumulator_precision(q.dtype)
+        k, v = clear_masked(where.real, k, v)
+        with keep_precision(q.device):
+            return kernelized_attention(q.to(wide), k.to(wide), v.to(wide), where.real)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
-        wide = accumulator(q.dtype)
-        return torch.where(visible(where, False), gaussian_weights(q.to(wide), k.to(wide)), 0)
+        wide = accumulator_precision(q.dtype)
+        return torch.where(visible_mask(where, False), kernelized_weights(q.to(wide), k.to(wide)), 0)
 
     def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
-        wide = accumulator(q.dtype)
-        return gaussian_weights(q[:, :, start:stop].to(wide), k.to(wide))
+        wide = accumulator_precision(q.dtype)
+        return kernelized_weights(q[:, :, start:stop].to(wide), k.to(wide))

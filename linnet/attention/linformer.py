@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from linnet.attention.base import Core
 from linnet.config import Count, Settings
-from linnet.ops.block import dense, pick, turns
-from linnet.ops.masks import Layout, check_length
-from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.block import block_turns, dense_block, pick_block_tokens
+from linnet.ops.masks import Layout, check_masked_length
+from linnet.ops.precision import accumulator_precision, keep_precision
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
@@ -46,22 +46,24 @@ class LinformerAttention(Core):
         nn.init.normal_(self.E, std=DEVIATION)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
-        wide = accumulator(q.dtype)
-        check_length(where.length, self.options.max_length, self.name)
+        wide = accumulator_precision(q.dtype)
+        check_masked_length(where.length, self.options.max_length, self.name)
         kv = torch.cat([k, v], dim=-1)  # (B, H, N, D + E): one product serves both
         if where.real is not None:
-            kv = pick(kv.masked_fill(~where.real[:, None, :, None], 0), turns(where.real)[0])  # position by position
+            kv = pick_block_tokens(
+                kv.masked_fill(~where.real[:, None, :, None], 0), block_turns(where.real)[0]
+            )  # position by position
         n = min(kv.shape[2], self.options.max_length)
-        with no_autocast(q.device):
+        with keep_precision(q.device):
             rows = kv[:, :, :n].permute(1, 2, 0, 3).to(wide).flatten(2)  # (H, n, B (D + E)): E is read once per batch
             mixed = self.E[:, :, :n].to(wide) @ rows  # (H, k, B (D + E))
             mixed = mixed.unflatten(2, (q.shape[0], -1)).permute(2, 0, 1, 3)  # (B, H, k, D + E)
             k, v = mixed.split((k.shape[3], v.shape[3]), dim=3)
-            return dense(q.to(wide), k, v, None, BlockRule("softmax", False, self.head_dim**-0.5))
+            return dense_block(q.to(wide), k, v, None, BlockRule("softmax", False, self.head_dim**-0.5))
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
-        wide = accumulator(q.dtype)
-        check_length(where.length, self.options.max_length, self.name)
+        wide = accumulator_precision(q.dtype)
+        check_masked_length(where.length, self.options.max_length, self.name)
         position = where.position.expand(q.shape[0], -1).clamp(max=self.options.max_length - 1)
         E = self.E.to(wide)[:, :, position].permute(2, 0, 1, 3)  # (B, H, k, N)
         if where.real is not None:

@@ -16,9 +16,9 @@ from linnet.attention.relative import Positions, RelativePositions
 from linnet.config import Settings
 from linnet.errors import UnsupportedError
 from linnet.ops.cpu.decode import Mechanism, Stepper
-from linnet.ops.exponential import token_moments
-from linnet.ops.masks import Layout, cleared
-from linnet.ops.precision import State, accumulator
+from linnet.ops.exponential import exponential_moments
+from linnet.ops.masks import Layout, clear_masked
+from linnet.ops.precision import State, accumulator_precision
 from linnet.registry import ATTENTION
 
 RELEASED_A, RELEASED_B = 0.14855178144710912, -0.35487039130661086  # the constants of the paper's released code
@@ -57,16 +57,16 @@ class _Moments(NamedTuple):
         return variance.clamp(min=0).sqrt().clamp(min=SMALLEST)
 
 
-def matched_deviation(target: Tensor, D: int, match: str) -> Tensor:
+def _matched_deviation(target: Tensor, D: int, match: str) -> Tensor:
     """sigma~, the deviation of scaled queries and keys that gives ln A the variance `target`."""
     if match == "paper":
         return ((target - RELEASED_B) / (2 * RELEASED_A)).sqrt()  # M13
-    c2, c1, c0 = interpolated(D)
+    c2, c1, c0 = interpolated_lln_coefficients(D)
     x = (-c1 + (c1 * c1 - 4 * c2 * (c0 - target)).sqrt()) / (2 * c2)  # M14
     return (x / 2).sqrt()
 
 
-def interpolated(D: int) -> tuple[float, float, float]:
+def interpolated_lln_coefficients(D: int) -> tuple[float, float, float]:
     """The measured coefficients for head width D, interpolated in log2 D and clamped outside 16 to 256."""
     place = min(max(math.log2(D), 4.0), 8.0)
     low = min(int(place), 7)
@@ -79,7 +79,7 @@ def _per_token(x: Tensor, where: Layout, whole: bool = False) -> _Moments:
     """The moments of each token's own entries, 0 where masked: (B,H,N) each. `whole` allows sums over all, (B,H,1)."""
     x = x.detach()
     B, H, N, D = x.shape
-    sums = token_moments(x, where.real, whole)
+    sums = exponential_moments(x, where.real, whole)
     if sums is not None and whole:
         n = torch.full((B, 1), N, device=x.device) if where.real is None else where.real.sum(dim=1, keepdim=True)
         return _Moments((n * D).double()[:, None].expand(B, H, 1), *sums)
@@ -88,7 +88,7 @@ def _per_token(x: Tensor, where: Layout, whole: bool = False) -> _Moments:
         count = count * where.real[:, None]
     if sums is not None:
         return _Moments(count, *sums)
-    (x,) = cleared(where.real, x)
+    (x,) = clear_masked(where.real, x)
     square = torch.linalg.vector_norm(x, dim=3, dtype=torch.float64).square()
     return _Moments(count, x.sum(dim=3, dtype=torch.float64), square)
 
@@ -129,7 +129,7 @@ class LlnAttention(LogFeatureCore):
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
         self.positions = RelativePositions(options.positions, head_dim)
         self.state_types = ("sum", "moment") + ("count",) * self.counted
-        curve = (0.0, RELEASED_A, RELEASED_B) if options.match == "paper" else interpolated(head_dim)
+        curve = (0.0, RELEASED_A, RELEASED_B) if options.match == "paper" else interpolated_lln_coefficients(head_dim)
         if options.statistics != "tensor":
             self.stepper = Stepper(Mechanism("exp", ("Szm", "moments"), curve=curve), heads, head_dim)
 
@@ -157,8 +157,8 @@ class LlnAttention(LogFeatureCore):
                 sums = [part + before for part, before in zip(sums, past[:, :, None].unbind(dim=3), strict=True)]
             kept = torch.stack([part[:, :, -1] for part in sums], dim=-1)
         sigma_q, sigma_k = _Moments(*sums[:3]).deviation(), _Moments(*sums[3:]).deviation()
-        matched = matched_deviation((sigma_q * sigma_k).square(), self.head_dim, self.options.match)
-        wide = accumulator(q.dtype)
+        matched = _matched_deviation((sigma_q * sigma_k).square(), self.head_dim, self.options.match)
+        wide = accumulator_precision(q.dtype)
         alpha, beta = ((matched / sigma).to(wide)[..., None] for sigma in (sigma_q, sigma_k))  # M13, M14
         return alpha, beta, kept
 

@@ -41,9 +41,7 @@ class LlnDiagAttention(Core):
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: LlnDiagOptions) -> None:
         super().__init__(heads, head_dim, causal, options)
-        self.lln = LlnAttention(
-            heads, head_dim, causal, LlnOptions(statistics=options.statistics, match=options.match)
-        )
+        self.lln = LlnAttention(heads, head_dim, causal, LlnOptions(statistics=options.statistics, match=options.match))
         self.positions = RelativePositions(options.positions, head_dim)
         blocks = DiagOptions(block=options.block or head_dim, positions="none")
         self.diag = DiagAttention(heads, head_dim, causal, blocks)

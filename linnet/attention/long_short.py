@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from linnet.attention.base import Core
 from linnet.config import Settings
 from linnet.errors import InputError
-from linnet.ops.block import pick, turns
-from linnet.ops.masks import Layout, cleared, layout, visible
-from linnet.ops.precision import State, accumulator, no_autocast
+from linnet.ops.block import block_turns, pick_block_tokens
+from linnet.ops.masks import Layout, clear_masked, layout_of_masks, visible_mask
+from linnet.ops.precision import State, accumulator_precision, keep_precision
 from linnet.registry import ATTENTION
 
 Size = Annotated[int, Field(ge=1, le=2**20)]
@@ -124,14 +124,14 @@ class LongShortAttention(Core):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         real = where.real
-        q, k, v = (x.to(accumulator(x.dtype)) for x in (q, k, v))
-        with no_autocast(v.device):
+        q, k, v = (x.to(accumulator_precision(x.dtype)) for x in (q, k, v))
+        with keep_precision(v.device):
             if real is None:
                 return self._rows(q, k, v, where.reals(len(q)), causal)
-            k, v = cleared(real, k, v)
-            there, back = turns(real)
-            q, k, v = (pick(x, there) for x in (q, k, v))
-            return pick(self._rows(q, k, v, real.gather(1, there), causal), back)
+            k, v = clear_masked(real, k, v)
+            there, back = block_turns(real)
+            q, k, v = (pick_block_tokens(x, there) for x in (q, k, v))
+            return pick_block_tokens(self._rows(q, k, v, real.gather(1, there), causal), back)
 
     def _rows(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, causal: bool) -> Tensor:
         """`attend` for rows that begin with their first real token."""
@@ -150,11 +150,11 @@ class LongShortAttention(Core):
         `rows` selects queries.
         """
         B, N = q.shape[0], q.shape[2]
-        real = visible(where, False).expand(B, 1, 1, N)
+        real = visible_mask(where, False).expand(B, 1, 1, N)
         position = where.position.expand(B, -1)[:, None]  # (B, 1, N)
         q, t, s = q[:, :, rows], position[..., rows, None], position[..., None, :]
         w, before, after = self._window(causal)
-        near = visible(where, causal).expand(-1, -1, N, -1)[:, :, rows]
+        near = visible_mask(where, causal).expand(-1, -1, N, -1)[:, :, rows]
         near = near & (s >= t // w * w - before) & (s < t // w * w + w + after)
         logits, chunks = self._logits(k), torch.arange(N // self.options.chunk + 1, device=q.device)[:, None]
         if causal:
@@ -176,7 +176,7 @@ class LongShortAttention(Core):
         return near + far @ P
 
     def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
-        where = layout(q.shape[0], q.shape[2], None, None, q.device)
+        where = layout_of_masks(q.shape[0], q.shape[2], None, None, q.device)
         near, far, P, _ = self._dense_parts(q, k, k, where, self.causal, slice(start, stop))
         return near + far @ P
 
@@ -195,19 +195,21 @@ class LongShortAttention(Core):
         one before (B,H,2p,.), which are real (B,2p), positions so far (B,)."""
         B, _, N, _ = q.shape
         c, page, index = self.options.chunk, self._page, torch.arange(2 * self._page + N, device=q.device)
-        q, k, v = (x.to(accumulator(x.dtype)) for x in (q, k, v))
-        (k, v), real = cleared(where.real, k, v), where.reals(B)
+        q, k, v = (x.to(accumulator_precision(x.dtype)) for x in (q, k, v))
+        (k, v), real = clear_masked(where.real, k, v), where.reals(B)
         old_k, old_v, old_exists, near_k, near_v, near_real, start = self._checked(state, k, v)
         length = where.lengths(B) + start
-        there, back = turns(real)
+        there, back = block_turns(real)
         # A row of 2p + N slots: the first slot is position `base`, and new tokens begin at slot start - base.
         base = ((start // page - 1) * page)[:, None]
         first = start[:, None] - base
         source = torch.where(index < first, index, index - first + 2 * page).clamp(max=len(index) - 1)
         pairs = ((torch.zeros_like(near_k), q), (near_k, k), (near_v, v))
-        q, k, v = (pick(torch.cat([old, pick(new, there)], dim=2), source) for old, new in pairs)
+        q, k, v = (
+            pick_block_tokens(torch.cat([old, pick_block_tokens(new, there)], dim=2), source) for old, new in pairs
+        )
         real = torch.cat([near_real, real.gather(1, there)], dim=1).gather(1, source) & (index < first + N)
-        with no_autocast(v.device):
+        with keep_precision(v.device):
             new_k, new_v, new_exists = self._landmarks(k, v, real, True)
             G, fresh = old_k.shape[2], torch.arange(new_k.shape[2], device=q.device) + base // c  # (B, n): which chunk
             number = torch.cat([self._count(G, q), fresh], dim=1)
@@ -216,14 +218,22 @@ class LongShortAttention(Core):
             far_see = known[:, None] & (number[:, None] < ((base + index) // c)[..., None])  # (B, 2p + N, G + n)
             far_k, far_v = torch.cat([old_k, new_k], dim=2), torch.cat([old_v, new_v], dim=2)
             o = self._join(q, k, v, real, True, (far_k, far_v, far_see))
-        o = pick(pick(o, first + index[:N]), back)
+        o = pick_block_tokens(pick_block_tokens(o, first + index[:N]), back)
         chunks = self._count(int(length.max()) // c, q)  # completed chunks
         at = torch.where(chunks < (start // c)[:, None], chunks, G + chunks - base // c).clamp(max=number.shape[1] - 1)
         ended = exists.gather(1, at) & (chunks < (length // c)[:, None])
         last = ((length // page - 1) * page)[:, None]
         keep = (last - base + index[: 2 * page]).clamp(max=len(index) - 1)
         held = real.gather(1, keep) & (index[: 2 * page] < length[:, None] - last)
-        return o, (pick(far_k, at), pick(far_v, at), ended, pick(k, keep), pick(v, keep), held, length)
+        return o, (
+            pick_block_tokens(far_k, at),
+            pick_block_tokens(far_v, at),
+            ended,
+            pick_block_tokens(k, keep),
+            pick_block_tokens(v, keep),
+            held,
+            length,
+        )
 
     @staticmethod
     def _count(n: int, like: Tensor) -> Tensor:

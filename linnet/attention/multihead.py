@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from linnet.attention.base import check_count, create_attention
-from linnet.attention.projections import project
+from linnet.attention.base import check_attention_count, create_attention
+from linnet.attention.projections import project_exactly
 from linnet.errors import InputError, UnsupportedError
 from linnet.registry import ATTENTION
 
@@ -48,13 +48,13 @@ class MultiheadAttention(nn.Module):
         super().__init__()
         if add_bias_kv or add_zero_attn:
             raise UnsupportedError("add_bias_kv and add_zero_attn are not supported: False is allowed")
-        check_count("embed_dim", embed_dim)
-        check_count("num_heads", num_heads)
+        check_attention_count("embed_dim", embed_dim)
+        check_attention_count("num_heads", num_heads)
         if embed_dim % num_heads:
             raise InputError(f"embed_dim {embed_dim} and num_heads {num_heads}: num_heads must divide embed_dim")
         self.kdim, self.vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
-        check_count("kdim", self.kdim)
-        check_count("vdim", self.vdim)
+        check_attention_count("kdim", self.kdim)
+        check_attention_count("vdim", self.vdim)
         if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
             raise InputError(f"dropout is {dropout!r}: it must be a number of at least 0 and less than 1")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
@@ -103,7 +103,7 @@ class MultiheadAttention(nn.Module):
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         exact = self.core.chooses
         q, k, v = (
-            project(x, weight, bias, exact).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+            project_exactly(x, weight, bias, exact).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
             for x, weight, bias in zip((x_q, x_k, x_v), self._weights(), biases, strict=True)
         )
         cross = query is not key and self._crosses(T == N, causal, key_mask)

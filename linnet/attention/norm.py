@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from linnet.attention.features import FeatureCore
-from linnet.attention.relative import Positions, RelativePositions, kept_angles
+from linnet.attention.relative import Positions, RelativePositions, relative_angles_on_cpu
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops.cpu.decode import Mechanism, Stepper
 from linnet.ops.features import EluFeatures
 from linnet.ops.masks import Layout
-from linnet.ops.precision import State, accumulator
+from linnet.ops.precision import State, accumulator_precision
 from linnet.ops.rms import rms, srms
 from linnet.registry import ATTENTION
 
@@ -59,7 +59,7 @@ class _MergedNorm(nn.Module):
         if self.kind == "srms":
             return srms(o, dim=(1, 3), eps=self.eps)  # M2
         if self.kind == "eq34":
-            wide = o.to(accumulator(o.dtype))
+            wide = o.to(accumulator_precision(o.dtype))
             return (wide * (wide.square().mean(dim=(1, 3), keepdim=True) + self.eps).rsqrt()).to(o.dtype)  # M52
         merged = o.transpose(1, 2).flatten(2)  # (B, N, H*E)
         if merged.shape[2] != self.width:
@@ -93,7 +93,7 @@ class NormAttention(FeatureCore):
         within = options.xnorm == "srms" and self.xnorm.eps == EPSILONS["srms"]  # the kernel has this norm
         self.norms_after = not within and options.xnorm != "none"
         if options.xnorm in ("srms", "eq34", "none"):
-            angles = tuple(map(type, kept_angles(self)))
+            angles = tuple(map(type, relative_angles_on_cpu(self)))
             self.stepper = Stepper(Mechanism(options.phi, ("S", "count"), within, angles=angles), heads, head_dim)
 
     def features(self, where: Layout) -> EluFeatures:
@@ -102,7 +102,7 @@ class NormAttention(FeatureCore):
 
     def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
         stepper = self.stepper
-        found = None if stepper is None else stepper.step(q, k, v, state, *kept_angles(self))
+        found = None if stepper is None else stepper.step(q, k, v, state, *relative_angles_on_cpu(self))
         return (self.finish(found[0]), found[1]) if found is not None and self.norms_after else found
 
     def finish(self, o: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ from torch import Tensor
 from linnet.attention.base import Core
 from linnet.config import Count, Settings
 from linnet.ops import reference
-from linnet.ops.block import dense
-from linnet.ops.masks import Layout, cleared, visible
-from linnet.ops.precision import FLOOR, accumulator, no_autocast
+from linnet.ops.block import dense_block
+from linnet.ops.masks import Layout, clear_masked, visible_mask
+from linnet.ops.precision import FLOOR, accumulator_precision, keep_precision
 from linnet.ops.pseudo_inverse import pseudo_inverse
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
@@ -26,7 +26,7 @@ class NystromformerOptions(Settings):
     steps: Count = 6
 
 
-def segments_of(real: Tensor, m: int) -> tuple[Tensor, Tensor]:
+def nystrom_segments(real: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """The segment 0 ... m - 1 of each token (B,N), and the number of real tokens in each segment (B,m).
 
     The real tokens are divided as evenly as m allows; if there are fewer than m, each has its own segment.
@@ -62,41 +62,41 @@ class NystromformerAttention(Core):
         return BlockRule("softmax", False, self.head_dim**-0.5)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
-        (B, _, N, _), m, wide = q.shape, self.options.landmarks, accumulator(q.dtype)
+        (B, _, N, _), m, wide = q.shape, self.options.landmarks, accumulator_precision(q.dtype)
         real = where.real
         q, k, v = q.to(wide), k.to(wide), v.to(wide)
-        known, k, v = cleared(real, q, k, v)
+        known, k, v = clear_masked(real, q, k, v)
         see = None if real is None else real[:, None, None]  # (B, 1, 1, N)
-        with no_autocast(q.device):
+        with keep_precision(q.device):
             if m >= N:
-                return dense(q, k, v, see, self._rule)
+                return dense_block(q, k, v, see, self._rule)
             if real is None and N % m == 0:
                 Lq, Lk = (x.unflatten(2, (m, -1)).mean(dim=3) for x in (q, k))  # M20
                 sizes = None
             else:
-                own, sizes = segments_of(where.reals(B), m)
+                own, sizes = nystrom_segments(where.reals(B), m)
                 Lq, Lk = (nystrom_landmarks(x, own, sizes) for x in (known, k))  # (B, H, m, D)
             Z = pseudo_inverse((Lq @ Lk.mT * self.head_dim**-0.5).softmax(dim=-1), self.options.steps)
-            values = Z @ dense(Lq, k, v, see, self._rule)  # (B, H, m, E)
+            values = Z @ dense_block(Lq, k, v, see, self._rule)  # (B, H, m, E)
             if real is None or sizes is None:
-                return dense(q, Lk, values, None, self._rule)
+                return dense_block(q, Lk, values, None, self._rule)
             short = real.sum(dim=1) <= m  # (B,): each token is a landmark, and its own value is exact
             values = torch.where(short[:, None, None, None], nystrom_landmarks(v, own, sizes), values)
-            return dense(q, Lk, values, (sizes > 0)[:, None, None], self._rule)
+            return dense_block(q, Lk, values, (sizes > 0)[:, None, None], self._rule)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
-        (B, _, N, D), m, wide = q.shape, self.options.landmarks, accumulator(q.dtype)
+        (B, _, N, D), m, wide = q.shape, self.options.landmarks, accumulator_precision(q.dtype)
         q, k = q.to(wide), k.to(wide)
-        exact = reference.block_weights(q, k, where, N, "softmax", False)  # M5, one block
+        exact = reference.reference_block_weights(q, k, where, N, "softmax", False)  # M5, one block
         if m >= N:
             return exact
         real = where.reals(B)
-        known, k = cleared(real, q, k)
-        own, sizes = segments_of(real, m)
+        known, k = clear_masked(real, q, k)
+        own, sizes = nystrom_segments(real, m)
         P = (own[:, None] == torch.arange(m, device=q.device)[:, None]) & real[:, None]  # (B, m, N)
         P = (P.to(wide) / sizes.clamp(min=1)[..., None])[:, None]
         Lq, Lk = P @ known, P @ k  # M20
-        last = (Lq @ k.mT * D**-0.5).masked_fill(~visible(where, False), FLOOR).softmax(dim=-1)
+        last = (Lq @ k.mT * D**-0.5).masked_fill(~visible_mask(where, False), FLOOR).softmax(dim=-1)
         first, middle = ((x @ Lk.mT * D**-0.5).softmax(dim=-1) for x in (q, Lq))
         A = first @ pseudo_inverse(middle, self.options.steps) @ last  # M21
         return torch.where(real.sum(dim=1)[:, None, None, None] <= m, exact, A)

@@ -14,7 +14,7 @@ from linnet.attention.features import LogFeatureCore, LogFeatures
 from linnet.attention.relative import Positions, RelativePositions
 from linnet.config import Count, Settings
 from linnet.ops.masks import Layout
-from linnet.ops.precision import State, accumulator, no_autocast
+from linnet.ops.precision import State, accumulator_precision, keep_precision
 from linnet.registry import ATTENTION
 
 
@@ -29,7 +29,7 @@ class PerformerOptions(Settings):
     positions: Positions = "none"
 
 
-def orthogonal_features(m: int, D: int) -> Tensor:
+def performer_features(m: int, D: int) -> Tensor:
     """m rows in R^D, each distributed as N(0, I) and orthogonal to the others in its block of D: (m, D)."""
     blocks = torch.linalg.qr(torch.randn(-(-m // D), D, D))  # Q R with a diagonal of R of either sign
     Q = blocks.Q * blocks.R.diagonal(dim1=1, dim2=2).sign()[:, None]  # uniform among rotations and reflections
@@ -50,7 +50,7 @@ class PerformerAttention(LogFeatureCore):
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: PerformerOptions) -> None:
         super().__init__(heads, head_dim, causal, options)
-        self.register_buffer("W", orthogonal_features(options.features, head_dim))
+        self.register_buffer("W", performer_features(options.features, head_dim))
         self.positions = RelativePositions(options.positions, head_dim)
         self.state_types = ("sum",) * 3 + ("count",) * self.counted
 
@@ -61,17 +61,17 @@ class PerformerAttention(LogFeatureCore):
 
         The query's own |q|^2 / 2 is left out, since it cancels in the quotient.
         """
-        wide = accumulator(q.dtype)
+        wide = accumulator_precision(q.dtype)
         W = (self.W if W is None else W).to(wide) * self.head_dim**-0.25
         q, k = self.turned(q.to(wide), k.to(wide), where)
-        with no_autocast(q.device):
+        with keep_precision(q.device):
             half = k.square().sum(dim=-1, keepdim=True) * (self.head_dim**-0.5 / 2)  # |k|^2 / 2, scaled
             return LogFeatures(q @ W.mT, k @ W.mT - half)  # M16
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         if not (self.training and self.options.redraw):
             return super().attend(q, k, v, where, causal)
-        W = orthogonal_features(self.options.features, self.head_dim).to(self.W.device)
+        W = performer_features(self.options.features, self.head_dim).to(self.W.device)
         return self._sum(self.log_features(q, k, where, causal, W=W), v, where, causal)[0]
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from linnet.errors import InputError
-from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.precision import accumulator_precision, keep_precision
 
 
 class _Headed(Protocol):
@@ -19,19 +19,19 @@ class _Headed(Protocol):
     chooses: ClassVar[bool]
 
 
-def rounds(x: Tensor) -> bool:
+def projection_rounds(x: Tensor) -> bool:
     """Whether a projection of x would be rounded to half precision."""
     if x.dtype in (torch.float16, torch.bfloat16):
         return True
     return x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type)  # "meta" has no autocast
 
 
-def project(x: Tensor, weight: Tensor, bias: Tensor | None, exact: bool) -> Tensor:
+def project_exactly(x: Tensor, weight: Tensor, bias: Tensor | None, exact: bool) -> Tensor:
     """x W^T + b; `exact`: half precision and autocast do not round it, since rounded queries may choose other keys."""
-    if not (exact and rounds(x)):
+    if not (exact and projection_rounds(x)):
         return F.linear(x, weight, bias)
-    wide = accumulator(x.dtype)
-    with no_autocast(x.device):
+    wide = accumulator_precision(x.dtype)
+    with keep_precision(x.device):
         return F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
 
 
@@ -76,8 +76,8 @@ class Projections(nn.Module):
     def _project(self, x: Tensor) -> Tensor:
         """The first projection of x."""
         layer = self.qkv
-        if self.core.chooses and rounds(x) and type(layer) is nn.Linear:  # a user's own layer decides itself
-            return project(x, layer.weight, layer.bias, exact=True)
+        if self.core.chooses and projection_rounds(x) and type(layer) is nn.Linear:  # a user's own layer decides itself
+            return project_exactly(x, layer.weight, layer.bias, exact=True)
         return layer(x)
 
     def _merge(self, o: Tensor, x: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from linnet.attention.base import Core, Mixer
 from linnet.config import Settings
 from linnet.ops.lsh import SELF, lsh_attention
-from linnet.ops.masks import Layout, cleared
-from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.masks import Layout, clear_masked
+from linnet.ops.precision import accumulator_precision, keep_precision
 from linnet.registry import ATTENTION
 
 
@@ -27,7 +27,7 @@ class ReformerOptions(Settings):
     max_buckets: Annotated[int, Field(ge=2, le=2**16, multiple_of=2)] = 256
 
 
-def unit(k: Tensor) -> Tensor:
+def reformer_keys(k: Tensor) -> Tensor:
     """k / |k|."""
     return F.normalize(k, dim=-1, eps=1e-6)
 
@@ -70,7 +70,7 @@ class ReformerAttention(Core):
     @torch.no_grad()
     def _order(self, q: Tensor, real: Tensor | None) -> Tensor:
         """(B,H,R,N): the tokens of each round sorted by bucket, then by place, masked ones last."""
-        N, wide = q.shape[2], accumulator(q.dtype)
+        N, wide = q.shape[2], accumulator_precision(q.dtype)
         place, most = torch.arange(N, device=q.device), self.rotations.shape[2]
         half = min(-(-N // (2 * self.options.chunk)), most)  # half the buckets of a full row
         p = q.to(wide)[:, :, None] @ self.rotations[..., :half].to(wide)  # (B, H, R, N, b/2)
@@ -86,12 +86,12 @@ class ReformerAttention(Core):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         B, H, N, D = q.shape
         real = where.real
-        q, k, v = cleared(real, q, k, v)
+        q, k, v = clear_masked(real, q, k, v)
         count = None if real is None else real.sum(dim=1).repeat_interleave(H)  # (B H,)
-        with no_autocast(v.device):
+        with keep_precision(v.device):
             order = self._order(q, real)
-            q, k, v = (x.to(accumulator(x.dtype)) for x in (q, k, v))
-            q, k, v, order = (x.flatten(0, 1) for x in (q * D**-0.5, unit(k), v, order))
+            q, k, v = (x.to(accumulator_precision(x.dtype)) for x in (q, k, v))
+            q, k, v, order = (x.flatten(0, 1) for x in (q * D**-0.5, reformer_keys(k), v, order))
             return lsh_attention(q, k, v, order, count, self.options.chunk).unflatten(0, (B, H))
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
@@ -104,7 +104,7 @@ class ReformerAttention(Core):
         if real is not None:
             seen = seen & real[:, None, None, None, :]
         times = seen.sum(dim=2)  # (B, H, N, N): in how many rounds t sees s
-        scores = q @ unit(k).mT * D**-0.5
+        scores = q @ reformer_keys(k).mT * D**-0.5
         scores = scores.masked_fill(torch.eye(N, dtype=torch.bool, device=q.device), SELF)
         blind = (times == 0).all(dim=-1, keepdim=True)
         scores = (scores + times.to(q.dtype).log()).masked_fill(blind, 0)

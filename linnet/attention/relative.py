@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.errors import InputError
-from linnet.ops.positions import reflect, rotary_angles, turn, turns_of
+from linnet.ops.positions import position_turns, reflect_positions, rotary_position_angles, turn_by_position
 
 Positions = Literal["lrpe", "rope", "none"]
 
@@ -21,10 +21,10 @@ class RelativePositions(nn.Module):
         self.kind, self.head_dim = kind, head_dim
         if kind != "none" and head_dim % 2:
             raise InputError(f"positions={kind!r} needs an even head width, not {head_dim}")
-        rope = (rotary_angles(head_dim, torch.device("cpu")),) if kind == "rope" else ()
+        rope = (rotary_position_angles(head_dim, torch.device("cpu")),) if kind == "rope" else ()
         self.fixed = None if kind == "lrpe" else rope
         if kind == "lrpe":
-            self.theta = nn.Parameter(rotary_angles(head_dim))
+            self.theta = nn.Parameter(rotary_position_angles(head_dim))
             self.register_buffer("u", nn.functional.normalize(torch.randn(head_dim), dim=0))
 
     def forward(self, position: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -32,14 +32,14 @@ class RelativePositions(nn.Module):
         theta, u = self.angles_and_mirror(position.device)
         if theta is None:
             return tensors
-        turns = turns_of(theta, position)
-        return tuple(turn(x if u is None else reflect(x, u), turns) for x in tensors)
+        turns = position_turns(theta, position)
+        return tuple(turn_by_position(x if u is None else reflect_positions(x, u), turns) for x in tensors)
 
     def angles_and_mirror(self, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
         """theta (D/2,) and u (D,), or None."""
         if self.kind == "lrpe":
             return self.theta, self.u
-        return rotary_angles(self.head_dim, device) if self.kind == "rope" else None, None
+        return rotary_position_angles(self.head_dim, device) if self.kind == "rope" else None, None
 
     def _apply(self, fn: Any, recurse: bool = True) -> "RelativePositions":
         """Angles stay float32 in a half-precision module: 8 bits of an angle, times t, are noise."""
@@ -53,7 +53,7 @@ class RelativePositions(nn.Module):
         return self
 
 
-def kept_angles(core: nn.Module) -> tuple[Tensor | None, ...]:
+def relative_angles_on_cpu(core: nn.Module) -> tuple[Tensor | None, ...]:
     """theta and u of a core's positions on the CPU, as far as they exist; nothing where it has no positions.
 
     Read from the modules' dicts: attribute lookup is too slow for a decoding step.

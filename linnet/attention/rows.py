@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from linnet.ops.masks import Layout, layout
+from linnet.ops.masks import Layout, layout_of_masks
 
 LARGEST = 300.0  # the logarithm of the largest score, so that sums of scores stay finite
 
@@ -39,7 +39,7 @@ def weight_rows(core: _Weighing, q: Tensor, k: Tensor, start: int, stop: int) ->
     features = core.kernel(q, k)
     if features is not None:
         return kernel_rows(features, core.causal, start, stop)
-    where = layout(B, N, None, None, q.device)
+    where = layout_of_masks(B, N, None, None, q.device)
     if stop - start == N:
         return core.dense(q, k, where, core.causal)
     v = q.new_zeros(B, H, N, stop - start, requires_grad=True)
@@ -50,7 +50,7 @@ def weight_rows(core: _Weighing, q: Tensor, k: Tensor, start: int, stop: int) ->
     return torch.autograd.grad(o, v, chosen)[0].mT
 
 
-def exponentials(log_q: Tensor, log_k: Tensor) -> Kernel:
+def exponential_rows(log_q: Tensor, log_k: Tensor) -> Kernel:
     """Features e^log_q and e^log_k, (B,H,N,F), that neither overflow nor vanish.
 
     The largest key of a channel moves to its queries, and a row whose scores leave e^-300 to e^300 is scaled.
@@ -65,11 +65,11 @@ def kernel_rows(kernel: Kernel, causal: bool, start: int, stop: int) -> Tensor:
     """Rows `start` to `stop` of the weights that features give."""
     A = kernel.phi_q[:, :, start:stop] @ kernel.phi_k.mT
     if causal:
-        A = torch.where(past(start, stop, A.shape[3], A.device), A, 0)
+        A = torch.where(visible_past_of_rows(start, stop, A.shape[3], A.device), A, 0)
     total = A.sum(dim=-1, keepdim=True)
     return A / total.masked_fill(total == 0, 1) if kernel.divided else A
 
 
-def past(start: int, stop: int, N: int, device: torch.device) -> Tensor:
+def visible_past_of_rows(start: int, stop: int, N: int, device: torch.device) -> Tensor:
     """Which of N keys the queries `start` to `stop` of a causal row see: (stop-start, N)."""
     return torch.arange(N, device=device) <= torch.arange(start, stop, device=device)[:, None]

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from linnet.attention.base import Core
 from linnet.attention.relative import Positions, RelativePositions
-from linnet.attention.rows import past
+from linnet.attention.rows import visible_past_of_rows
 from linnet.config import Settings
 from linnet.errors import InputError
 from linnet.ops import reference
-from linnet.ops.block import attend_dropping, dense
-from linnet.ops.masks import Layout, cleared, visible
+from linnet.ops.block import attend_in_blocks_dropping, dense_block
+from linnet.ops.masks import Layout, clear_masked, visible_mask
 from linnet.ops.precision import State
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
@@ -53,17 +53,17 @@ class SoftmaxAttention(Core):
         rule, whole = self._rule(causal), where.real is None and where.run is None
         # torch's fused kernel has no dropout and reads an N x N mask; block kernels skip queries at masked keys
         if where.queries is None and (rule.dropout or not whole):
-            o = attend_dropping(q, k, v, where, q.shape[2], rule)
+            o = attend_in_blocks_dropping(q, k, v, where, q.shape[2], rule)
             if o is not None:
                 return o
         if whole:
-            return dense(q, k, v, None, rule)
-        k, v = cleared(where.real, k, v)
-        return dense(q, k, v, visible(where, causal), self._rule(False))
+            return dense_block(q, k, v, None, rule)
+        k, v = clear_masked(where.real, k, v)
+        return dense_block(q, k, v, visible_mask(where, causal), self._rule(False))
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self.positions(where.position, q, k)
-        return reference.block_weights(q, k, where, q.shape[2], "softmax", causal)  # M5, one block
+        return reference.reference_block_weights(q, k, where, q.shape[2], "softmax", causal)  # M5, one block
 
     def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
         N = q.shape[2]
@@ -71,7 +71,7 @@ class SoftmaxAttention(Core):
         q, k = self.positions(position, q, k)
         scores = q[:, :, start:stop] @ k.mT * self.head_dim**-0.5
         if self.causal:
-            scores = scores.masked_fill(~past(start, stop, N, q.device), -torch.inf)
+            scores = scores.masked_fill(~visible_past_of_rows(start, stop, N, q.device), -torch.inf)
         return scores.softmax(dim=-1)  # M5, one block
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
@@ -79,7 +79,7 @@ class SoftmaxAttention(Core):
         B, _, N, _ = q.shape
         where = where.after(None if state is None else state[3])
         q, k = self.positions(where.position, q, k)
-        (k, v), real = cleared(where.real, k, v), where.reals(B)
+        (k, v), real = clear_masked(where.real, k, v), where.reals(B)
         see = torch.ones(N, N, dtype=torch.bool, device=q.device).tril() & real[:, None, None, :]  # (B, 1, N, N)
         if state is not None:
             old_k, old_v, old_real, _ = state
@@ -88,7 +88,7 @@ class SoftmaxAttention(Core):
             see = torch.cat([old_real[:, None, None].expand(-1, 1, N, -1), see], dim=3)  # (B, 1, N, old + N)
             k, v = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2)
             real = torch.cat([old_real, real], dim=1)
-        return dense(q, k, v, see, self._rule(False)), (k, v, real, where.lengths(B))
+        return dense_block(q, k, v, see, self._rule(False)), (k, v, real, where.lengths(B))
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
         return [(B, self.heads, None, self.head_dim), (B, self.heads, None, E), (B, None), (B,)]

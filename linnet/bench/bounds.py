@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from linnet.bench.tables import Result, Row, exponent, pick
+from linnet.bench.tables import Result, Row, bench_table_exponent, pick_bench_rows
 from linnet.figures.table import Table
 
 BOTH = "forward+backward"
@@ -20,14 +20,14 @@ class _Bound(NamedTuple):
     reached: bool | None
 
 
-def bounds_table(results: Mapping[str, Result]) -> Table:
+def bench_bounds_table(results: Mapping[str, Result]) -> Table:
     """All bounds of the given benchmarks."""
     words = {True: "reached", False: "not reached", None: "not measured"}
-    lines = [[b.what, b.wanted, b.measured, words[b.reached]] for b in bounds(results)]
+    lines = [[b.what, b.wanted, b.measured, words[b.reached]] for b in bench_bounds(results)]
     return Table("what it must show", ["what", "bound", "measured", "verdict"], lines, ("what", "verdict"))
 
 
-def bounds(results: Mapping[str, Result]) -> list[_Bound]:
+def bench_bounds(results: Mapping[str, Result]) -> list[_Bound]:
     """The bounds of the given benchmarks."""
     found: list[_Bound] = []
     if "ops" in results:
@@ -42,7 +42,9 @@ def bounds(results: Mapping[str, Result]) -> list[_Bound]:
 
 def _row(result: Result, accept: Callable[[Row], bool], batch: int, tokens: int, **wanted: str) -> Row | None:
     """The fastest measured row that `accept` allows."""
-    rows = [row for row in pick(result, batch=batch, tokens=tokens, **wanted) if "seconds" in row and accept(row)]
+    rows = [
+        row for row in pick_bench_rows(result, batch=batch, tokens=tokens, **wanted) if "seconds" in row and accept(row)
+    ]
     return min(rows, key=lambda row: row["seconds"], default=None)
 
 
@@ -115,14 +117,14 @@ def _exponents(ops: Result) -> list[_Bound]:
     series = ("linear attention", _linear, "causal"), ("lln", lln, "causal"), ("lln", lln, "bidirectional")
     for name, accept, form in series:
         title = f"{name}, {form}"
-        rows = [row for row in pick(ops, batch=1, form=form, **{"pass": BOTH}) if accept(row)]
+        rows = [row for row in pick_bench_rows(ops, batch=1, form=form, **{"pass": BOTH}) if accept(row)]
         rows = [row for row in rows if row["tokens"] >= 4096]
         timed = [row for row in rows if "seconds" in row]
         fastest = min(timed, key=lambda row: (-row["tokens"], row["seconds"]), default=None)  # at the longest length
         own = [row for row in timed if fastest is not None and row["case"] == fastest["case"]]
         for key, most in (("seconds", 1.10), ("memory", 1.02)):
             what = f"exponent of {'time' if key == 'seconds' else 'memory'} against N, {title}"
-            found.append(_most(what, most, exponent(own, key), "{:.3f}"))
+            found.append(_most(what, most, bench_table_exponent(own, key), "{:.3f}"))
     return found
 
 

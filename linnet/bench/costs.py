@@ -14,9 +14,9 @@ MILLI, MIB = 1000.0, 2.0**-20
 NUMBERS = ("tokens", "seconds", "low", "high", "memory")
 
 
-def cost_figures(cost: Any) -> tuple[Figure, Figure]:
+def layer_cost_figures(cost: Any) -> tuple[Figure, Figure]:
     """Time and peak memory against length, on logarithmic axes."""
-    rows, note = _checked(cost), cost_note(cost)
+    rows, note = _checked(cost), layer_cost_note(cost)
     names = list(dict.fromkeys(row["attention"] for row in rows))
     lines = {name: [row for row in rows if row["attention"] == name] for name in names}
     time = [
@@ -39,7 +39,7 @@ def cost_figures(cost: Any) -> tuple[Figure, Figure]:
     )
 
 
-def cost_tables(cost: Any) -> list[Table]:
+def layer_cost_tables(cost: Any) -> list[Table]:
     """The same numbers as tables, also relative to softmax: one row per length, one column per mechanism."""
     rows = _checked(cost)
     time = _table("Time", rows, "seconds", MILLI, "ms", ("faster", "slower"))
@@ -74,7 +74,7 @@ def _against(value: float, base: float | None, name: str, words: tuple[str, str]
     return f" ({ratio:.3g}x {word})" if ratio >= 1.005 else " (the same)"
 
 
-def cost_note(cost: Any) -> str:
+def layer_cost_note(cost: Any) -> str:
     """How it was measured, and how busy other programs were."""
     rows, settings, where = _checked(cost), cost["settings"], cost["environment"]
     sizes = f"width {settings['width']}, {settings['heads']} heads, batch {settings['batch']}, {settings['type']}"

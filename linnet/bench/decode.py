@@ -37,13 +37,13 @@ def decode_bench(lengths: Sequence[int] | None = None, quick: bool = False, only
     cores = [name for name in [*names, CACHE] if only in name]
     models = [name for name in [*names, T2] if only in name]
     batches = (1, 2) if quick else BATCHES
-    groups = [
-        Group([_job("core", name, batch, N) for name in cores]) for batch in batches for N in contexts
-    ] + [Group([_job("model", name, 1, N) for name in models]) for N in (contexts[-1:] if quick else contexts)]
+    groups = [Group([_job("core", name, batch, N) for name in cores]) for batch in batches for N in contexts] + [
+        Group([_job("model", name, 1, N) for name in models]) for N in (contexts[-1:] if quick else contexts)
+    ]
     sizes = {"contexts": contexts, "batches": list(batches), "only": only}
     model = {"layers": 6, "width": H * D, "vocabulary": VOCABULARY}
     settings = {"heads": H, "head_dim": D, "type": "float32", "model": model, **sizes}
-    return Bench("decode", "linnet.bench.decode", prepare, groups, [], settings, torch.no_grad)
+    return Bench("decode", "linnet.bench.decode", prepare_decode, groups, [], settings, torch.no_grad)
 
 
 def _job(table: str, name: str, batch: int, context: int) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class _Step:
         self.step()
 
 
-def prepare(job: Job) -> Callable[[], object]:
+def prepare_decode(job: Job) -> Callable[[], object]:
     """The step for a job."""
     torch.manual_seed(0)
     B, N, name = job["batch"], job["tokens"], job["case"]
@@ -71,18 +71,18 @@ def prepare(job: Job) -> Callable[[], object]:
     if name == CACHE:
         cache, token = _cache(B, N), torch.randn(3, B, H, 1, D)
         return _Step(partial(_cache_step, token[0], token[1], token[2], *cache), cache)
-    core = core_of(name, N)
+    core = decode_core(name, N)
     with torch.no_grad():
-        state = grown(core, core.prefill(*inputs(core, B, START))[1], N)
-    return _Step(partial(core.step, *inputs(core, B, 1), state), state)
+        state = grow_decode_state(core, core.prefill(*decode_inputs(core, B, START))[1], N)
+    return _Step(partial(core.step, *decode_inputs(core, B, 1), state), state)
 
 
-def core_of(name: str, N: int) -> Core:
+def decode_core(name: str, N: int) -> Core:
     """The core of a mechanism with 8 heads of width 64, or of a layer of that width if it chooses its own heads."""
     return create_mixer(name, width=H * D, heads=H, causal=True, **_room(name, N)).core.eval()
 
 
-def inputs(core: Core, B: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
+def decode_inputs(core: Core, B: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
     """Random q, k and v."""
     q, k, v = torch.randn(3, B, core.heads, N, core.head_dim).unbind(0)
     return q, k, v
@@ -106,13 +106,13 @@ def _model_state(model: Model, ids: Tensor, N: int) -> ModelState:
     with torch.no_grad():
         _, state = model.prefill(ids)
     layers = tuple(
-        tuple(grown(mixer.core, part, N) for mixer, part in zip(block.mixers, parts, strict=True))
+        tuple(grow_decode_state(mixer.core, part, N) for mixer, part in zip(block.mixers, parts, strict=True))
         for block, parts in zip(model.blocks, state.layers, strict=True)
     )
     return ModelState(layers, torch.full_like(state.length, N))
 
 
-def grown(core: Core, state: State, N: int) -> State:
+def grow_decode_state(core: Core, state: State, N: int) -> State:
     """Extend the state after START tokens to N tokens: growing parts are repeated, and counts become N."""
     kinds = core.state_types or ("sum",) * len(state)
     shapes = core.state_shapes(state[0].shape[0], core.head_dim)

@@ -9,7 +9,7 @@ A, B = 0.14855178144710912, -0.35487039130661086  # the constants of the LLN pap
 EPS = 1e-8  # the default of that code
 
 
-def chunked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def chunked_torch_form(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal linear attention on all chunks at once: o = q S + tril(q k^T) v, with S the state before each chunk."""
     N = q.shape[2]
     q, k, v = (pad(x, (0, 0, 0, -N % CHUNK)).unflatten(2, (-1, CHUNK)) for x in (q, k, v))  # (B, H, n, C, .)
@@ -19,7 +19,7 @@ def chunked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return o.flatten(2, 3)[:, :, :N]
 
 
-def lln_as_released(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def released_lln_form(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Bidirectional LLN: deviations of the whole tensor, maxima subtracted, an epsilon in the denominator."""
     with torch.no_grad():
         sigma_q, sigma_k = q.std(), k.std()
@@ -32,19 +32,19 @@ def lln_as_released(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return num / (phi_q @ phi_k.sum(dim=2)[..., None] + EPS)
 
 
-def lln_diag_as_released(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The mean of `lln_as_released` and of softmax inside blocks of D tokens; N must be a multiple of D."""
+def released_lln_diag_form(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The mean of `released_lln_form` and of softmax inside blocks of D tokens; N must be a multiple of D."""
     D = q.shape[3]
     a, b, c = (x.unflatten(2, (-1, D)) for x in (q, k, v))  # (B, H, N/D, D, .)
     near = (a @ b.mT * D**-0.5).softmax(dim=-1) @ c
-    return (lln_as_released(q, k, v) + near.flatten(2, 3)) / 2  # M15
+    return (released_lln_form(q, k, v) + near.flatten(2, 3)) / 2  # M15
 
 
-def torch_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def torch_softmax_form(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """torch's fused attention over all keys."""
     return scaled_dot_product_attention(q, k, v)
 
 
-def torch_causal_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def torch_causal_softmax_form(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """torch's fused attention over the keys up to each token."""
     return scaled_dot_product_attention(q, k, v, is_causal=True)

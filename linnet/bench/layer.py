@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 from linnet.attention.base import create_mixer, describe_attention
-from linnet.bench.machine import environment
+from linnet.bench.machine import describe_machine
 from linnet.bench.memory import Job, peak_memory_server, serve_memory_jobs
-from linnet.bench.timing import time_in_turns
+from linnet.bench.timing import time_calls
 
 FORMAT = "linnet-bench-layer-1"
 WIDTH, HEADS = 512, 8
 
 
-def measure_layer(
+def measure_layer_costs(
     names: Sequence[str],
     lengths: Sequence[int],
     rounds: int = 5,
@@ -35,7 +35,7 @@ def measure_layer(
     rows: list[dict[str, Any]] = []
     for N in lengths:
         calls = {name: _layer_work({"attention": name, "tokens": N}) for name in names}
-        for name, timing in time_in_turns(calls, rounds, progress=advance).items():
+        for name, timing in time_calls(calls, rounds, progress=advance).items():
             seconds, low, high = (float(f"{t:.4g}") for t in (timing.seconds, timing.low, timing.high))
             row = {"attention": name, "tokens": N, "seconds": seconds, "low": low, "high": high}
             rows.append({**row, "others": timing.others})
@@ -44,7 +44,7 @@ def measure_layer(
             row["memory"] = peak({key: row[key] for key in ("attention", "tokens")})
             advance()
     settings = {"width": WIDTH, "heads": HEADS, "batch": 1, "rounds": rounds, "type": "float32"}
-    return {"format": FORMAT, "settings": settings, "environment": environment(), "rows": rows}
+    return {"format": FORMAT, "settings": settings, "environment": describe_machine(), "rows": rows}
 
 
 def _layer_work(job: Job) -> Callable[[], None]:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from linnet.bench.machine import environment
+from linnet.bench.machine import describe_machine
 from linnet.bench.memory import Job, peak_memory_server, serve_memory_jobs
-from linnet.bench.timing import time_in_turns
+from linnet.bench.timing import time_calls
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
 from linnet.models.presets import preset
@@ -21,7 +21,9 @@ BATCH = 4
 SYMBOLS = 257  # the tokens of LRA Text: bytes and padding
 
 
-def lra_step(config: ModelConfig, which: str, tokens: int, batch: int, compiled: bool = False) -> Callable[[], None]:
+def lra_bench_step(
+    config: ModelConfig, which: str, tokens: int, batch: int, compiled: bool = False
+) -> Callable[[], None]:
     """One step of a classifier: `which` is "training" (forward, backward, AdamW) or "inference"."""
     torch.manual_seed(0)
     model = Model(config)
@@ -45,7 +47,7 @@ def lra_step(config: ModelConfig, which: str, tokens: int, batch: int, compiled:
     return train
 
 
-def measure_lra(
+def measure_lra_speed(
     systems: Mapping[str, str],
     tokens: int,
     rounds: int,
@@ -60,11 +62,11 @@ def measure_lra(
         progress(done, total)
 
     calls = {
-        f"{which} {name}": lra_step(preset(model, max_length=tokens), which, tokens, BATCH)
+        f"{which} {name}": lra_bench_step(preset(model, max_length=tokens), which, tokens, BATCH)
         for name, model in systems.items()
         for which in ("training", "inference")
     }
-    timings = time_in_turns(calls, rounds, progress=advance)
+    timings = time_calls(calls, rounds, progress=advance)
     rows = []
     with peak_memory_server("linnet.bench.lra") as peak:
         for name, model in systems.items():
@@ -78,14 +80,14 @@ def measure_lra(
         "batch": BATCH,
         "rounds": rounds,
         "others": max(others, default=None),  # cores that other programs kept busy in the meantime
-        "environment": environment(),
+        "environment": describe_machine(),
         "rows": rows,
     }
 
 
 def _training(job: Job) -> Callable[[], None]:
     """The training step of a job."""
-    return lra_step(preset(job["model"], max_length=job["tokens"]), "training", job["tokens"], job["batch"])
+    return lra_bench_step(preset(job["model"], max_length=job["tokens"]), "training", job["tokens"], job["batch"])
 
 
 def _warm_up(job: Job) -> None:

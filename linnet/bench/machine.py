@@ -22,7 +22,7 @@ class _Yardstick(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def yardsticks(size: int = 2048) -> dict[str, _Yardstick]:
+def measure_machine_limits(size: int = 2048) -> dict[str, _Yardstick]:
     """The two limits of a machine: "gemm" in float32 operations, and "copy" in bytes from and to memory."""
     a, b, c = (torch.randn(size, size) for _ in range(3))
     x = torch.zeros(16 * size * size)  # 256 MiB: larger than any cache
@@ -33,7 +33,7 @@ def yardsticks(size: int = 2048) -> dict[str, _Yardstick]:
     }
 
 
-def keep_freed_memory() -> bool:
+def keep_machine_memory() -> bool:
     """Make this process keep freed memory, so that a new tensor causes no page faults; False if it cannot."""
     try:
         tune = ctypes.CDLL(None).mallopt
@@ -42,7 +42,7 @@ def keep_freed_memory() -> bool:
     return bool(tune(M_MMAP_MAX, 0)) and bool(tune(M_TRIM_THRESHOLD, -1))  # never
 
 
-def environment() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """The versions and the machine that the numbers depend on."""
     return {
         "linnet": __version__,
@@ -54,7 +54,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def spare_memory() -> int:
+def spare_machine_memory() -> int:
     """Bytes that one job may take: half of the free memory, or 4 GiB if the system does not report it."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -14,11 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from linnet.bench.machine import environment, spare_memory, yardsticks
+from linnet.bench.machine import describe_machine, measure_machine_limits, spare_machine_memory
 from linnet.bench.memory import Job, peak_memory_server
-from linnet.bench.timing import take_turns, warm_up
+from linnet.bench.timing import time_known_calls, time_warm_up
 from linnet.errors import InputError, LinnetError
-from linnet.storage import read_json, write_json
+from linnet.storage import read_json_file, write_json_file
 from linnet.testing.peers import MissingPeerError
 
 FORMAT = "linnet-bench-1"
@@ -62,7 +62,7 @@ class Bench(NamedTuple):
     around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
 
 
-def run_bench(
+def measure_bench(
     bench: Bench,
     effort: Effort,
     partial: Path | None = None,
@@ -74,7 +74,7 @@ def run_bench(
         "format": FORMAT,
         "bench": bench.name,
         "settings": {**bench.settings, **effort._asdict()},
-        "environment": environment(),
+        "environment": describe_machine(),
         "skipped": list(bench.skipped),
         "rows": [],
         "seconds": 0.0,
@@ -88,14 +88,14 @@ def run_bench(
         for _ in _measured(bench, effort, result["rows"], progress, total):
             result["seconds"] = round(before + time.perf_counter() - start, 1)
             if partial is not None:
-                write_json(partial, result)
+                write_json_file(partial, result)
         result["complete"] = True
     return result
 
 
 def _continued(fresh: dict[str, Any], partial: Path) -> dict[str, Any]:
     """The results of an interrupted run, if it had the same settings and environment."""
-    old = read_json(partial)
+    old = read_json_file(partial)
     keys = ("format", "bench", "settings", "environment")
     if not isinstance(old, dict) or any(old.get(key) != fresh[key] for key in keys):
         raise InputError(f"{partial} was started with other settings or on another machine: delete it to start over")
@@ -111,7 +111,7 @@ def _measured(
         peak = None
         if any(group.memory for group in bench.groups):
             longest = math.ceil(3 * effort.limit) + 5
-            peak = stack.enter_context(peak_memory_server(bench.module, spare_memory(), longest))
+            peak = stack.enter_context(peak_memory_server(bench.module, spare_machine_memory(), longest))
         for group in bench.groups:
             known = [_key(row) for row in rows]
             jobs = [job for job in group.jobs if _key(job) not in known]
@@ -139,9 +139,9 @@ def _measure(
                 row["memory"] = peak(job)
             if reason is None:
                 call = prepare(job)
-                expected[key] = warm_up(call)
+                expected[key] = time_warm_up(call)
                 if expected[key] > effort.limit:  # the machine may have been busy: try again
-                    expected[key] = warm_up(call)
+                    expected[key] = time_warm_up(call)
                 if expected[key] > effort.limit:
                     reason = f"takes more than {effort.limit:g} seconds"
                 else:
@@ -151,10 +151,10 @@ def _measure(
             reason = _told(error)
         if reason is not None:
             row["reason"] = reason
-    rulers = yardsticks(effort.yardstick)
+    rulers = measure_machine_limits(effort.yardstick)
     for name, ruler in rulers.items() if calls else ():
-        calls[name], expected[name] = ruler.call, warm_up(ruler.call)
-    timings = take_turns(calls, expected, effort.rounds, effort.least, slow=SLOW)
+        calls[name], expected[name] = ruler.call, time_warm_up(ruler.call)
+    timings = time_known_calls(calls, expected, effort.rounds, effort.least, slow=SLOW)
     rates = {name: rulers[name].amount / timings[name].seconds for name in rulers if name in timings}
     for key, row in found.items():
         if key in timings:

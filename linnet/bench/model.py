@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.attention.base import create_mixer, describe_attention
-from linnet.bench.lra import BATCH, LENGTHS, lra_step
+from linnet.bench.lra import BATCH, LENGTHS, lra_bench_step
 from linnet.bench.measure import Bench, Group
 from linnet.bench.memory import Job, serve_memory_jobs
 from linnet.models.config import ModelConfig
@@ -34,28 +34,30 @@ def model_bench(
     names = [name for name in names if only in name]
     steps, layers = (lengths or ((64, 128) if quick else LENGTHS)), (lengths or ((64, 128) if quick else LAYER_LENGTHS))
     groups = [
-        Group([job_of("model", name, which, 1 if quick else BATCH, N) for name in systems])
+        Group([model_bench_job("model", name, which, 1 if quick else BATCH, N) for name in systems])
         for N in steps
         for which in ("train", "inference")
     ]
     if not quick and lengths is None and not only:
-        groups.append(Group([job_of("model", name, "train", *PAPER_SIZE) for name in ("softmax", "transnormer_t2")]))
+        groups.append(
+            Group([model_bench_job("model", name, "train", *PAPER_SIZE) for name in ("softmax", "transnormer_t2")])
+        )
     groups += [
-        Group([job_of("layer", name, "train", 1, N) for name in names], memory=not compiled) for N in layers
+        Group([model_bench_job("layer", name, "train", 1, N) for name in names], memory=not compiled) for N in layers
     ]
     groups = [Group([{**job, "compiled": compiled} for job in group.jobs], group.memory) for group in groups]
     settings = {"type": "float32", "compiled": compiled, "only": only, "lengths": [list(steps), list(layers)]}
     settings |= {"model": {"layers": 2, "preset": "lra", "dropout": 0.0}}
     settings |= {"layer": {"width": LAYER_WIDTH, "heads": LAYER_HEADS}}
-    return Bench("model", "linnet.bench.model", prepare, groups, [], settings)
+    return Bench("model", "linnet.bench.model", prepare_model_bench, groups, [], settings)
 
 
-def job_of(table: str, name: str, which: str, batch: int, tokens: int) -> dict[str, Any]:
+def model_bench_job(table: str, name: str, which: str, batch: int, tokens: int) -> dict[str, Any]:
     """One measurement: `table` is "model" or "layer", `which` the pass."""
     return {"table": table, "case": name, "form": "bidirectional", "pass": which, "batch": batch, "tokens": tokens}
 
 
-def lra_config(name: str, tokens: int) -> ModelConfig:
+def model_bench_config(name: str, tokens: int) -> ModelConfig:
     """The Long Range Arena preset of a system, with two layers and without dropout."""
     base = preset(f"{SYSTEMS.get(name, name)}_lra", max_length=tokens)
     layers = (base.layers[0], base.layers[-1])
@@ -64,7 +66,7 @@ def lra_config(name: str, tokens: int) -> ModelConfig:
     return base.model_copy(update={"layers": layers, "options": options, "dropout": 0.0, "ffn_dropout": 0.0})
 
 
-def prepare(job: Job) -> Callable[[], object]:
+def prepare_model_bench(job: Job) -> Callable[[], object]:
     """The call that a job measures."""
     torch.manual_seed(0)
     B, N = job["batch"], job["tokens"]
@@ -76,7 +78,7 @@ def prepare(job: Job) -> Callable[[], object]:
         x, toward = torch.randn(B, N, LAYER_WIDTH, requires_grad=True), torch.randn(B, N, LAYER_WIDTH)
         return partial(_layer, run, mixer, x, toward)
     which = "training" if job["pass"] == "train" else "inference"
-    return lra_step(lra_config(job["case"], N), which, N, B, job["compiled"])
+    return lra_bench_step(model_bench_config(job["case"], N), which, N, B, job["compiled"])
 
 
 def _layer(run: Callable[..., Tensor], mixer: nn.Module, x: Tensor, toward: Tensor) -> None:
@@ -87,9 +89,9 @@ def _layer(run: Callable[..., Tensor], mixer: nn.Module, x: Tensor, toward: Tens
 
 def _warm_up(job: Job) -> None:
     """Do the same work on a few tokens."""
-    prepare({**job, "tokens": 64, "batch": 1})()
+    prepare_model_bench({**job, "tokens": 64, "batch": 1})()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    serve_memory_jobs(_warm_up, prepare)
+    serve_memory_jobs(_warm_up, prepare_model_bench)

@@ -47,7 +47,7 @@ class Case(NamedTuple):
     build: Callable[[int], Attention]
 
 
-def cases(peers: bool = True) -> tuple[list[Case], list[dict[str, str]]]:
+def ops_cases(peers: bool = True) -> tuple[list[Case], list[dict[str, str]]]:
     """All cases that can run here, and the others with the reason."""
     found, skipped = [], []
     for case in [*_ours(), *_plain(), *(_peers() if peers else ())]:
@@ -94,11 +94,11 @@ def _plain() -> list[Case]:
 
     lln, mixed = "deviations, exponential features, denominator", "lln, and softmax in blocks"
     return [
-        case("torch SDPA", "softmax over all keys", "causal", "softmax", forms.torch_causal_softmax),
-        case("torch SDPA", "softmax over all keys", "bidirectional", "softmax", forms.torch_softmax),
-        case("batched chunks", "bare product", "causal", "linear", forms.chunked),
-        case("lln as released", lln, "bidirectional", "linear", forms.lln_as_released),
-        case("lln_diag as released", mixed, "bidirectional", "linear+block", forms.lln_diag_as_released),
+        case("torch SDPA", "softmax over all keys", "causal", "softmax", forms.torch_causal_softmax_form),
+        case("torch SDPA", "softmax over all keys", "bidirectional", "softmax", forms.torch_softmax_form),
+        case("batched chunks", "bare product", "causal", "linear", forms.chunked_torch_form),
+        case("lln as released", lln, "bidirectional", "linear", forms.released_lln_form),
+        case("lln_diag as released", mixed, "bidirectional", "linear+block", forms.released_lln_diag_form),
     ]
 
 
@@ -112,7 +112,7 @@ def _peers() -> list[Case]:
     ]
 
 
-def flops(work: str, causal: bool, N: int) -> int:
+def ops_flops(work: str, causal: bool, N: int) -> int:
     """Useful floating-point operations per token and head, forward; a causal chunk has 64 tokens."""
     each = {
         "linear": 4 * D * D + (2 * BLOCK * D if causal else 0),
@@ -122,26 +122,24 @@ def flops(work: str, causal: bool, N: int) -> int:
     return sum(each[part] for part in work.split("+") if part)
 
 
-def ops_bench(
-    lengths: Sequence[int] | None = None, quick: bool = False, peers: bool = True, only: str = ""
-) -> Bench:
+def ops_bench(lengths: Sequence[int] | None = None, quick: bool = False, peers: bool = True, only: str = "") -> Bench:
     """The plan: `lengths` replace those of every batch; `only` keeps the cases whose name contains it."""
-    found, skipped = cases(peers)
+    found, skipped = ops_cases(peers)
     found = [case for case in found if only in case.name]
     skipped = [case for case in skipped if only in case["case"]]
     sizes = [(batch, tuple(lengths or known)) for batch, known in (QUICK if quick else SIZES)]
     groups = [
-        Group([job_of(case, which, batch, N) for case in found if case.form == form], memory=True)
+        Group([ops_job(case, which, batch, N) for case in found if case.form == form], memory=True)
         for batch, known in sizes
         for N in known
         for form in FORMS
         for which in PASSES
     ]
     settings = {"heads": H, "head_dim": D, "type": "float32", "sizes": [[batch, list(known)] for batch, known in sizes]}
-    return Bench("ops", "linnet.bench.ops", prepare, groups, skipped, {**settings, "peers": peers, "only": only})
+    return Bench("ops", "linnet.bench.ops", prepare_ops, groups, skipped, {**settings, "peers": peers, "only": only})
 
 
-def job_of(case: Case, which: str, batch: int, N: int) -> dict[str, Any]:
+def ops_job(case: Case, which: str, batch: int, N: int) -> dict[str, Any]:
     """A job with its bytes and operations.
 
     Forward moves q, k, v and o. Backward reads q, k, v and the gradient of o, writes three gradients, and does twice
@@ -151,7 +149,7 @@ def job_of(case: Case, which: str, batch: int, N: int) -> dict[str, Any]:
     job: dict[str, Any] = {"table": "ops", "case": case.name, "group": case.group, "includes": case.includes}
     job |= {"form": case.form, "pass": which, "batch": batch, "tokens": N}
     job["bytes"] = (11 if both else 4) * 4 * H * D * batch * N
-    each = flops(case.work, FORMS[case.form], N)
+    each = ops_flops(case.work, FORMS[case.form], N)
     return {**job, "flops": each * H * batch * N * (3 if both else 1)} if each else job
 
 
@@ -167,7 +165,7 @@ def _known() -> dict[tuple[str, str], Case]:
     return {(case.name, case.form): case for case in [*_ours(), *_plain(), *_peers()]}
 
 
-def prepare(job: Job) -> Callable[[], object]:
+def prepare_ops(job: Job) -> Callable[[], object]:
     """The call for a job."""
     q, k, v, toward = _inputs(job["batch"], job["tokens"])
     attention = _known()[job["case"], job["form"]].build(job["tokens"])
@@ -191,9 +189,9 @@ def _forward_backward(attention: Attention, q: Tensor, k: Tensor, v: Tensor, tow
 
 def _warm_up(job: Job) -> None:
     """Do the same work on a few tokens."""
-    prepare({**job, "tokens": 64, "batch": 1})()
+    prepare_ops({**job, "tokens": 64, "batch": 1})()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    serve_memory_jobs(_warm_up, prepare)
+    serve_memory_jobs(_warm_up, prepare_ops)

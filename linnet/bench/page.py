@@ -4,20 +4,27 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from linnet.bench.bounds import bounds_table
-from linnet.bench.tables import BENCHES, bench_figures, bench_note, bench_tables, check_bench_result, crossovers
+from linnet.bench.bounds import bench_bounds_table
+from linnet.bench.tables import (
+    BENCHES,
+    bench_crossover_table,
+    bench_figures,
+    bench_note,
+    bench_tables,
+    check_bench_result,
+)
 from linnet.errors import InputError
 from linnet.figures.figure import save_figures
-from linnet.figures.page import write_page
-from linnet.storage import beside, read_json
+from linnet.figures.page import write_markdown_page
+from linnet.storage import file_beside, read_json_file
 
 DIGEST = "Source-SHA256"
 TITLES = {"ops": "Ops", "model": "Models and layers", "decode": "Decoding", "profile": "Where the time goes"}
 
 
-def read_benches(folder: Path) -> dict[str, Any]:
+def read_bench_page(folder: Path) -> dict[str, Any]:
     """The benchmarks in a folder, by name."""
-    found = {name: read_json(folder / f"{name}.json") for name in BENCHES if (folder / f"{name}.json").exists()}
+    found = {name: read_json_file(folder / f"{name}.json") for name in BENCHES if (folder / f"{name}.json").exists()}
     for result in found.values():
         check_bench_result(result)
     if not found:
@@ -25,27 +32,27 @@ def read_benches(folder: Path) -> dict[str, Any]:
     return found
 
 
-def render_benches(folder: Path) -> list[Path]:
+def render_bench_page(folder: Path) -> list[Path]:
     """Write the tables into `<folder>.md`, between its markers, and the figures into the folder."""
-    results, page = read_benches(folder), beside(folder, ".md")
+    results, page = read_bench_page(folder), file_beside(folder, ".md")
     pictures = []
     for name, result in results.items():
         digest = hashlib.sha256((folder / f"{name}.json").read_bytes()).hexdigest()
         for stem, figures in bench_figures(result).items():
             pictures.append(folder / f"{stem}.png")
             save_figures(figures, pictures[-1], {DIGEST: digest})
-    write_page(page, "Benchmarks", rendered(results, page.name.removesuffix(".md")))
+    write_markdown_page(page, "Benchmarks", bench_page_text(results, page.name.removesuffix(".md")))
     return [page, *pictures]
 
 
-def rendered(results: dict[str, Any], folder: str) -> str:
+def bench_page_text(results: dict[str, Any], folder: str) -> str:
     """The part of the page between its markers."""
-    parts = [bounds_table(results).to_markdown()]
+    parts = [bench_bounds_table(results).to_markdown()]
     for name, result in results.items():
         parts.append(f"## {TITLES[name]}")
         parts.append(f"`{result['command']}`")
         parts += bench_note(result).split("\n")
         parts += [f"![{stem}]({folder}/{stem}.png)" for stem in bench_figures(result)]
-        tables = [*bench_tables(result), *([crossovers(result)] if name == "ops" else [])]
+        tables = [*bench_tables(result), *([bench_crossover_table(result)] if name == "ops" else [])]
         parts += [f"### {TITLES[name]}: {table.title}\n\n{table.to_markdown()}" for table in tables if table.rows]
     return "\n" + "\n\n".join(parts) + "\n"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.attention.base import create_attention, create_mixer
-from linnet.bench.timing import time_in_turns
+from linnet.bench.timing import time_calls
 from linnet.testing.peers import MissingPeerError, Peer
 
 B, H, N, D = 4, 8, 2048, 64
@@ -79,7 +79,7 @@ PAIRS = (
 )
 
 
-def measure_pairs(
+def measure_bench_pairs(
     pairs: Sequence[Pair] = PAIRS,
     tokens: int = N,
     rounds: int = 5,
@@ -106,7 +106,7 @@ def measure_pairs(
         shape = (B, tokens, H * D) if pair.whole else (B, H, tokens, D)
         inputs = [torch.randn(shape, requires_grad=True) for _ in range(1 if pair.whole else 3)]
         calls = {name: partial(_work, module, inputs) for name, module in (("ours", ours), ("theirs", theirs))}
-        times = time_in_turns(calls, rounds)
+        times = time_calls(calls, rounds)
         row |= {"package": pair.peer.package, "version": str(pair.peer.version), "with projections": pair.whole}
         seconds = {name: float(f"{timing.seconds:.4g}") for name, timing in times.items()}
         busy = max(timing.others or 0.0 for timing in times.values())

@@ -18,16 +18,18 @@ ATTENTION = {"linear_attention, cpu": "causal", "lln": "bidirectional", "lln_dia
 def profile_bench(quick: bool = False, only: str = "") -> Bench:
     """The plan: attention at 8,192 tokens, and a training step of the LRA model."""
     sizes = (1, 64) if quick else (4, 8192)
-    attention = [ops.job_of(case, "forward+backward", *sizes) for case in _cases()]
+    attention = [ops.ops_job(case, "forward+backward", *sizes) for case in _cases()]
     systems = ("transnormer_t2", "softmax")
-    steps = [model.job_of("model", name, "train", *((1, 64) if quick else model.PAPER_SIZE)) for name in systems]
+    steps = [
+        model.model_bench_job("model", name, "train", *((1, 64) if quick else model.PAPER_SIZE)) for name in systems
+    ]
     groups = [Group([job for job in jobs if only in job["case"]]) for jobs in (attention, steps)]
     settings = {"heads": ops.H, "head_dim": ops.D, "type": "float32", "only": only}
     return Bench("profile", "linnet.bench.profile", _prepare, groups, [], settings)
 
 
 def _cases() -> list[ops.Case]:
-    return [case for case in ops.cases(peers=False)[0] if ATTENTION.get(case.name) == case.form]
+    return [case for case in ops.ops_cases(peers=False)[0] if ATTENTION.get(case.name) == case.form]
 
 
 def _prepare(job: Job) -> Callable[[], object]:
@@ -35,7 +37,7 @@ def _prepare(job: Job) -> Callable[[], object]:
     call = partial(_call, (ops if job["table"] == "ops" else model).prepare({"compiled": False, **job}))
     for _ in range(WARM):
         call()
-    call.facts = {"parts": parts(call)}  # type: ignore[attr-defined]
+    call.facts = {"parts": profile_parts(call)}  # type: ignore[attr-defined]
     return call
 
 
@@ -43,7 +45,7 @@ def _call(run: Callable[[], object]) -> None:
     run()
 
 
-def parts(call: Callable[[], object]) -> list[dict[str, Any]]:
+def profile_parts(call: Callable[[], object]) -> list[dict[str, Any]]:
     """Seconds of each operator without those that it calls, longest first; small ones are summed up."""
     with profile(activities=[ProfilerActivity.CPU]) as watched:
         call()

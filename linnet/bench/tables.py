@@ -34,19 +34,19 @@ def check_bench_result(result: Any) -> None:
         raise InputError(f"this is not a measurement of `linnet bench` ({FORMAT})")
 
 
-def pick(result: Result, **wanted: Any) -> list[Row]:
+def pick_bench_rows(result: Result, **wanted: Any) -> list[Row]:
     """The rows with these values, including those without a measurement."""
     return [row for row in result["rows"] if all(row[key] == value for key, value in wanted.items())]
 
 
-def share(row: Row) -> float | None:
+def bench_table_share(row: Row) -> float | None:
     """The time for the matrix products or copies alone, as a share of the measured time."""
     if "seconds" not in row or "flops" not in row:
         return None
     return max(row["flops"] / row["gemm"], row["bytes"] / row["copy"]) / row["seconds"]
 
 
-def exponent(rows: Sequence[Row], key: str) -> float | None:
+def bench_table_exponent(rows: Sequence[Row], key: str) -> float | None:
     """The slope of ln(value) over ln(tokens) at the smallest batch; None with fewer than two measurements."""
     batch = min((row["batch"] for row in rows), default=1)
     points = [(math.log(row["tokens"]), math.log(row[key])) for row in rows if row["batch"] == batch and row.get(key)]
@@ -67,7 +67,7 @@ def _ops_tables(result: Result) -> list[Table]:
     tables = []
     for form in ("causal", "bidirectional"):
         for which in ("forward", "forward+backward"):
-            rows = pick(result, form=form, **{"pass": which})
+            rows = pick_bench_rows(result, form=form, **{"pass": which})
             time, memory = f"{form}, {which}: time", f"{form}, {which}: peak memory above the inputs"
             tables.append(_table(time, rows, "seconds", _shared_time, includes=True))
             tables.append(_table(memory, rows, "memory", lambda row: f"{_short(row['memory'] * MIB)} MiB"))
@@ -75,7 +75,7 @@ def _ops_tables(result: Result) -> list[Table]:
 
 
 def _shared_time(row: Row) -> str:
-    part = share(row)
+    part = bench_table_share(row)
     return f"{_short(row['seconds'] * MILLI)} ms" + ("" if part is None else f", {part:.0%}")
 
 
@@ -83,12 +83,12 @@ def _model_tables(result: Result) -> list[Table]:
     rate = {
         which: _table(
             f"LRA model, {which}: steps per second",
-            pick(result, table="model", **{"pass": which}),
+            pick_bench_rows(result, table="model", **{"pass": which}),
             *("seconds", lambda row: _short(1 / row["seconds"])),
         )
         for which in ("train", "inference")
     }
-    layer = pick(result, table="layer")
+    layer = pick_bench_rows(result, table="layer")
     time = _table("layer, forward+backward: time", layer, "seconds", lambda row: f"{_short(row['seconds'] * MILLI)} ms")
     memory = _table(
         "layer, forward+backward: peak memory", layer, "memory", lambda row: f"{_short(row['memory'] * MIB)} MiB"
@@ -99,7 +99,7 @@ def _model_tables(result: Result) -> list[Table]:
 def _decode_tables(result: Result) -> list[Table]:
     tables = []
     for table, title in (("core", "step of a core"), ("model", "step of a model")):
-        rows = pick(result, table=table)
+        rows = pick_bench_rows(result, table=table)
         tables.append(_table(f"{title}: time", rows, "seconds", lambda row: f"{_short(row['seconds'] * 1e6)} us"))
         tables.append(_table(f"{title}: state", rows, "state", lambda row: f"{_short(row['state'] / 1024)} KiB"))
     return tables
@@ -122,16 +122,14 @@ def _profile_tables(result: Result) -> list[Table]:
     return [Table("parts of a call", ["what", "part", "calls", "time", "share"], lines, ("what", "part"))]
 
 
-def _table(
-    title: str, rows: Sequence[Row], key: str, cell: Callable[[Row], str], includes: bool = False
-) -> Table:
+def _table(title: str, rows: Sequence[Row], key: str, cell: Callable[[Row], str], includes: bool = False) -> Table:
     """One line per case, one column per size, and the exponent; a dash where nothing was measured."""
     sizes = list(dict.fromkeys((row["batch"], row["tokens"]) for row in rows))
     lines = []
     for name in dict.fromkeys(row["case"] for row in rows):
         own = {(row["batch"], row["tokens"]): row for row in rows if row["case"] == name}
         cells = [cell(own[size]) if size in own and key in own[size] else "-" for size in sizes]
-        slope = exponent(list(own.values()), key)
+        slope = bench_table_exponent(list(own.values()), key)
         first = [name, next(iter(own.values())).get("includes", "")] if includes else [name]
         lines.append([*first, *cells, "-" if slope is None else f"{slope:.2f}"])
     heads = ["attention", "includes"] if includes else ["attention"]
@@ -218,7 +216,7 @@ def bench_figures(result: Any) -> dict[str, list[Figure]]:
         return {"model": rates, "layer": [_layer_figure(result, key) for key in ("seconds", "memory")]}
     if result["bench"] == "profile":
         return {}
-    core = pick(result, table="core", batch=min(row["batch"] for row in result["rows"]))
+    core = pick_bench_rows(result, table="core", batch=min(row["batch"] for row in result["rows"]))
     time = Figure("One step of a core", "context", "microseconds", _lines(core, "seconds", 1e6), log_x=True, log_y=True)
     state = Figure("Its state", "context", "KiB", _lines(core, "state", 1 / 1024), log_x=True, log_y=True)
     return {"decode": [time, state]}
@@ -237,7 +235,7 @@ def _lines(rows: Sequence[Row], key: str, scale: float) -> list[Series]:
 
 def _ops_figures(result: Result, form: str) -> list[Figure]:
     """Time, memory and speed relative to softmax, forward and backward, of the best backends and peers."""
-    rows = [row for row in pick(result, form=form, **{"pass": "forward+backward"}) if "seconds" in row]
+    rows = [row for row in pick_bench_rows(result, form=form, **{"pass": "forward+backward"}) if "seconds" in row]
     rows = [row for row in rows if row["batch"] == max(row["batch"] for row in rows)]
     chosen = _chosen(rows)
     rows = [row for row in rows if row["case"] in chosen]
@@ -264,7 +262,7 @@ def _chosen(rows: Sequence[Row]) -> list[str]:
 
 def _figure(result: Result, label: str, table: str, which: str) -> Figure:
     """Steps per second against tokens."""
-    rows = [row for row in pick(result, table=table, **{"pass": which}) if "seconds" in row]
+    rows = [row for row in pick_bench_rows(result, table=table, **{"pass": which}) if "seconds" in row]
     batch = rows[0]["batch"] if rows else 0
     rows = [row for row in rows if row["batch"] == batch]
     series = [
@@ -280,15 +278,15 @@ def _layer_figure(result: Result, key: str) -> Figure:
         f"One attention layer with its projections, forward and backward: width 768, 12 heads, batch 1, float32, "
         f"torch {where['torch']}, {where['threads']} threads.\nThe softmax layer is torch's fused one."
     )
-    lines = _lines(pick(result, table="layer"), key, scale)
+    lines = _lines(pick_bench_rows(result, table="layer"), key, scale)
     return Figure(title, "tokens", unit, lines, log_x=True, log_y=True, note=note)
 
 
-def crossovers(result: Result) -> Table:
+def bench_crossover_table(result: Result) -> Table:
     """The length from which a case is faster than torch's softmax, forward and backward."""
     lines = []
     for form in ("causal", "bidirectional"):
-        rows = [row for row in pick(result, form=form, **{"pass": "forward+backward"}) if "seconds" in row]
+        rows = [row for row in pick_bench_rows(result, form=form, **{"pass": "forward+backward"}) if "seconds" in row]
         base = {(row["batch"], row["tokens"]): row["seconds"] for row in rows if row["case"] == SDPA}
         for name in dict.fromkeys(row["case"] for row in rows if row["case"] != SDPA):
             own = {(row["batch"], row["tokens"]): row["seconds"] for row in rows if row["case"] == name}

@@ -22,7 +22,7 @@ class Timing:
     others: float | None  # None if the system does not report it
 
 
-def time_in_turns(
+def time_calls(
     calls: Mapping[str, Callable[[], object]],
     rounds: int = 5,
     least: float = 0.1,
@@ -33,10 +33,12 @@ def time_in_turns(
     A sample is one call, or as many as fill `least` seconds; the first call of each function is a warm-up. Only the
     quieter half of the samples counts: those during which other programs used the processor least.
     """
-    return take_turns(calls, {name: warm_up(call) for name, call in calls.items()}, rounds, least, progress=progress)
+    return time_known_calls(
+        calls, {name: time_warm_up(call) for name, call in calls.items()}, rounds, least, progress=progress
+    )
 
 
-def warm_up(call: Callable[[], object]) -> float:
+def time_warm_up(call: Callable[[], object]) -> float:
     """Seconds of a call after its first use; a call that takes half a second or more is made only once."""
     for _ in range(2):
         start = time.perf_counter()
@@ -47,7 +49,7 @@ def warm_up(call: Callable[[], object]) -> float:
     return seconds
 
 
-def take_turns(
+def time_known_calls(
     calls: Mapping[str, Callable[[], object]],
     expected: Mapping[str, float],
     rounds: int,
@@ -55,7 +57,7 @@ def take_turns(
     slow: float = math.inf,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Timing]:
-    """`time_in_turns` for calls whose time is roughly known; a call slower than `slow` takes part in only 3 rounds."""
+    """`time_calls` for calls whose time is roughly known; a call slower than `slow` takes part in only 3 rounds."""
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     order, chance = list(calls), random.Random(0)
     for turn in range(rounds):

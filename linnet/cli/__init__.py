@@ -17,7 +17,7 @@ from linnet.errors import InputError
 Json = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
 
 
-def print_json(data: object) -> None:
+def print_cli_json(data: object) -> None:
     """Print the result of a command as JSON; JSON has no inf or NaN, so they become null."""
     text = json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False)
     print(text.encode(errors="backslashreplace").decode())  # a file's name need not be text; JSON has this escape
@@ -31,7 +31,7 @@ def _finite(data: object) -> object:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_cli_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table fitted to the terminal; in a file or pipe each row stays on one line."""
     from rich.console import Console
     from rich.table import Table
@@ -43,7 +43,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(width=None if sys.stdout.isatty() else 1000).print(table)
 
 
-def check_folder(option: str, folder: Path) -> None:
+def check_cli_folder(option: str, folder: Path) -> None:
     """Raise if this folder cannot be created; call it before the work that fills the folder."""
     place = next(part for part in (folder, *folder.absolute().parents) if part.exists())
     if not place.is_dir():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet.cli import Json, check_folder, print_json, print_table
+from linnet.cli import Json, check_cli_folder, print_cli_json, print_cli_table
 from linnet.cli.evaluate import Checkpoint
 from linnet.errors import InputError
 
@@ -37,7 +37,7 @@ Out = Annotated[
 Format = Annotated[str | None, typer.Option("--format", help="Figure format: png, pdf or svg.", show_default="png")]
 
 
-def command(
+def analyze_command(
     folder: Run,
     text: Text = None,
     names: Names = None,
@@ -60,29 +60,29 @@ def command(
       linnet analyze runs/mine --text my.txt --tokens 200 --instrument entropy --instrument attention_map
       linnet analyze runs/mine --out paper --format pdf
     """
-    from linnet.instruments.analyze import chosen, measure, remarks, rows
-    from linnet.instruments.plots import save_drawings
+    from linnet.instruments.analyze import analysis_remarks, analysis_rows, analyze_views, choose_analyze_instruments
+    from linnet.instruments.plots import save_analysis_plots
     from linnet.screen import Screen
-    from linnet.storage import IDLE, clean, read_metrics, write_json
+    from linnet.storage import IDLE, clean_temporary_files, read_run_metrics, write_json_file
 
-    chosen(names or ())
+    choose_analyze_instruments(names or ())
     if text and samples:
         raise InputError("--samples counts validation blocks: it cannot be used with --text")
     target, screen = out or folder / "analysis", Screen(quiet=json)
-    check_folder("--out", target)
+    check_cli_folder("--out", target)
     drawn = _can_draw(kind, screen)
 
-    from linnet.instruments.base import of_model
+    from linnet.instruments.base import instrument_views_of_model
     from linnet.models.loading import load_model
-    from linnet.train.run import checkpoint_step
+    from linnet.train.run import run_checkpoint_step
 
-    model = load_model(folder, checkpoint_step(folder, checkpoint), screen.warn)
+    model = load_model(folder, run_checkpoint_step(folder, checkpoint), screen.warn)
     read = _read(folder, text, tokens, model) if text else _validation(folder, samples or BLOCKS, tokens, screen)
     ids, words, separator = read
     try:
         show = screen.work(f"measuring {len(model.blocks)} layers on {ids.shape[0]} x {ids.shape[1]} tokens")
-        records = read_metrics(folder / "metrics.jsonl")
-        analysis = measure(of_model(model, ids), names or (), words, records, show)
+        records = read_run_metrics(folder / "metrics.jsonl")
+        analysis = analyze_views(instrument_views_of_model(model, ids), names or (), words, records, show)
     finally:
         screen.close()
     given: list[tuple[str, Any]] = [("--text", text), ("--tokens", tokens), ("--samples", samples)]
@@ -91,28 +91,28 @@ def command(
     analysis["separator"] = separator
     analysis["command"] = shlex.join(["linnet", "analyze", str(folder), *options])
     target.mkdir(parents=True, exist_ok=True)
-    clean(target, IDLE, shared=True)  # what a killed analysis left
-    write_json(target / "analysis.json", analysis)
-    files = [target / "analysis.json", *(save_drawings(analysis, target, kind or "png") if drawn else ())]
+    clean_temporary_files(target, IDLE, shared=True)  # what a killed analysis left
+    write_json_file(target / "analysis.json", analysis)
+    files = [target / "analysis.json", *(save_analysis_plots(analysis, target, kind or "png") if drawn else ())]
     if json:
         layers = [{k: v for k, v in layer.items() if k != "maps"} for layer in analysis["layers"]]
-        print_json({**analysis, "layers": layers, "files": [str(file) for file in files]})
+        print_cli_json({**analysis, "layers": layers, "files": [str(file) for file in files]})
         return
-    columns, lines = rows(analysis)
+    columns, lines = analysis_rows(analysis)
     if lines:
-        print_table(columns, lines)
-    print(*remarks(analysis), *files, sep="\n")
+        print_cli_table(columns, lines)
+    print(*analysis_remarks(analysis), *files, sep="\n")
 
 
 def _can_draw(kind: str | None, screen: "Screen") -> bool:
     """Whether figures can be drawn. Without matplotlib they cannot, which is an error if --format asks for them."""
-    from linnet.figures.figure import check_matplotlib
-    from linnet.instruments.plots import check_format
+    from linnet.figures.figure import check_figure_matplotlib
+    from linnet.instruments.plots import check_plot_format
 
     if kind is not None:
-        check_format(kind)
+        check_plot_format(kind)
     try:
-        check_matplotlib()
+        check_figure_matplotlib()
     except InputError as error:
         if kind is not None:
             raise
@@ -128,7 +128,7 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
     """
     import torch
 
-    from linnet.config import read_toml
+    from linnet.config import read_config_toml
     from linnet.data.tokenizer import Tokenizer
 
     try:
@@ -144,7 +144,7 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
     if len(ids) < 2:
         raise InputError(f"{text} has {len(ids)} tokens: it needs at least two")
     ids = ids[:tokens]
-    context = read_toml(folder / "config.toml")["data"]["context"] if (folder / "config.toml").exists() else None
+    context = read_config_toml(folder / "config.toml")["data"]["context"] if (folder / "config.toml").exists() else None
     limit = model.config.max_length if model.config.positions == "learned" else context
     if limit is not None and tokens is None and len(ids) > limit:
         raise InputError(f"{text} has {len(ids)} tokens, the model's context {limit}: --tokens {limit} reads so many")
@@ -156,10 +156,10 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
 def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen") -> "tuple[Tensor, list[str], str]":
     """The first full blocks of a run's validation split (B,N); words and separator of the first, as in `_read`."""
     from linnet.train.run import open_run
-    from linnet.train.watch import validation_blocks
+    from linnet.train.watch import watch_blocks
 
     if not (folder / "config.toml").exists():
         raise InputError(f"{folder} is an exported model, which has no data: give a text with --text FILE")
     task = open_run(folder, screen).task
-    ids = validation_blocks(task, samples)[:, :tokens]
+    ids = watch_blocks(task, samples)[:, :tokens]
     return ids, *task.words(ids[0].tolist())

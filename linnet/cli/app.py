@@ -37,7 +37,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def linnet(
+def linnet_app(
     ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -52,17 +52,17 @@ def linnet(
     Example:
       linnet list attention
     """
-    del version, debug  # a callback and `run` have acted
+    del version, debug  # a callback and `run_app` have acted
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 
 
 for _name in COMMANDS:
     _hint = f"`linnet --debug {_name} ...` prints the traceback of a failure."
-    app.command(_name, epilog=_hint)(import_module(f"linnet.cli.{_name}").command)
+    app.command(_name, epilog=_hint)(getattr(import_module(f"linnet.cli.{_name}"), f"{_name}_command"))
 
 
-def run(args: Sequence[str]) -> int:
+def run_app(args: Sequence[str]) -> int:
     """Run one command line and return its exit code: 0, 1 failed, 2 bad usage, 130 interrupted.
 
     `--debug` before the command shows the traceback of a failure.
@@ -121,9 +121,9 @@ def _check_threads(args: Sequence[str]) -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    from linnet.screen import forgiving
+    from linnet.screen import forgiving_screen
 
-    with forgiving("stderr"):
+    with forgiving_screen("stderr"):
         print("linnet:", " ".join(message.split()), file=sys.stderr)
     return code
 
@@ -142,4 +142,4 @@ def main() -> None:
     _fill_standard_descriptors()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="surrogateescape")  # a folder's name that is not text is printed as it is
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run_app(sys.argv[1:]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet import __version__
-from linnet.cli import Json, print_json
+from linnet.cli import Json, print_cli_json
 
 if TYPE_CHECKING:
     from linnet.testing.audit import Audit
@@ -19,7 +19,7 @@ Peers = Annotated[bool, typer.Option("--peers/--no-peers", help="Measure the oth
 COLORS = {True: "green", False: "bold red", None: "dim"}
 
 
-def command(names: Names = None, peers: Peers = True, json: Json = False) -> None:
+def audit_command(names: Names = None, peers: Peers = True, json: Json = False) -> None:
     """Measure what each attention reads that it should not.
 
     Checks each attention against the contract of linnet.testing. Each number is the largest change of the output,
@@ -44,7 +44,7 @@ def command(names: Names = None, peers: Peers = True, json: Json = False) -> Non
         screen.close()
     audit["versions"] = {"linnet": __version__, **audit["versions"]}
     if json:
-        print_json(audit)
+        print_cli_json(audit)
     else:
         _print(audit)
     if not audit["passed"]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet.cli import Json, print_json, print_table
-from linnet.errors import InputError, unknown
+from linnet.cli import Json, print_cli_json, print_cli_table
+from linnet.errors import InputError, unknown_name_error
 
 if TYPE_CHECKING:
     from linnet.bench.measure import Bench
@@ -39,7 +39,7 @@ Out = Annotated[
 ]
 
 
-def command(
+def bench_command(
     what: What,
     quick: Quick = False,
     lengths: Lengths = None,
@@ -68,9 +68,9 @@ def command(
 
     import torch
 
-    from linnet.bench.machine import keep_freed_memory
+    from linnet.bench.machine import keep_machine_memory
     from linnet.bench.measure import Effort
-    from linnet.figures.figure import check_matplotlib
+    from linnet.figures.figure import check_figure_matplotlib
     from linnet.ops.backend import requested_backend
     from linnet.screen import Screen
 
@@ -82,9 +82,9 @@ def command(
         return
     sizes = _sizes(lengths)
     if out is not None:
-        check_matplotlib()
+        check_figure_matplotlib()
         _check_folder(out)
-    allocator = "what is freed is kept" if keep_freed_memory() else "the system's default"
+    allocator = "what is freed is kept" if keep_machine_memory() else "the system's default"
     effort = Effort(2, 0.002, 1.0, 256) if quick else Effort(5, 0.05, 3.0, 2048)
     plans = {
         "ops": lambda: _ops(sizes, quick, peers, only),
@@ -113,7 +113,7 @@ def _check(
     """Raise for unknown names and for options that cannot be combined."""
     for name in what:
         if name not in (*KINDS, "peers"):
-            raise unknown("benchmark", name, (*KINDS, "peers"))
+            raise unknown_name_error("benchmark", name, (*KINDS, "peers"))
     if compiled and what != ["model"]:
         raise InputError("--compile works only with `linnet bench model`: ops and decoding steps are not compiled")
     if "profile" in what and lengths:
@@ -156,9 +156,7 @@ def _sizes(lengths: str | None) -> list[int] | None:
     return sorted({int(part) for part in parts})
 
 
-def _given(
-    quick: bool, lengths: str | None, only: str, peers: bool, compiled: bool, threads: int | None
-) -> list[str]:
+def _given(quick: bool, lengths: str | None, only: str, peers: bool, compiled: bool, threads: int | None) -> list[str]:
     """The options that were given, as they would be typed."""
     flags = {"--quick": quick, "--no-peers": not peers, "--compile": compiled}
     values = {"--lengths": lengths, "--only": only or None, "--threads": threads}
@@ -175,50 +173,50 @@ def _check_folder(out: Path) -> None:
 
 def _run(bench: "Bench", effort: Any, out: Path | None, command: str, screen: "Screen") -> dict[str, Any]:
     """Run one benchmark with progress; in `out` it is NAME.partial.json until it is complete."""
-    from linnet.bench.measure import run_bench
-    from linnet.storage import IDLE, beside, clean, write_json
+    from linnet.bench.measure import measure_bench
+    from linnet.storage import IDLE, clean_temporary_files, file_beside, write_json_file
 
-    for place in [] if out is None else [out, beside(out, ".md").absolute().parent]:
-        clean(place, IDLE, shared=True)  # what a killed benchmark left, there or beside the page
+    for place in [] if out is None else [out, file_beside(out, ".md").absolute().parent]:
+        clean_temporary_files(place, IDLE, shared=True)  # what a killed benchmark left, there or beside the page
     partial = out / f"{bench.name}.partial.json" if out is not None else None
     try:
-        result = run_bench(bench, effort, partial, screen.work(f"measuring {bench.name}"))
+        result = measure_bench(bench, effort, partial, screen.work(f"measuring {bench.name}"))
     finally:
         screen.close()
     result["command"] = command
     if out is not None and partial is not None and result["complete"]:
-        write_json(out / f"{bench.name}.json", result)
+        write_json_file(out / f"{bench.name}.json", result)
         partial.unlink(missing_ok=True)
     return result
 
 
 def _print(result: dict[str, Any]) -> None:
     """Print the tables of a measurement."""
-    from linnet.bench.tables import bench_note, bench_tables, crossovers
+    from linnet.bench.tables import bench_crossover_table, bench_note, bench_tables
 
-    tables = [*bench_tables(result), *([crossovers(result)] if result["bench"] == "ops" else [])]
+    tables = [*bench_tables(result), *([bench_crossover_table(result)] if result["bench"] == "ops" else [])]
     for table in tables:
         if table.rows:
             print(f"{table.title}:")
-            print_table(table.columns, table.rows)
+            print_cli_table(table.columns, table.rows)
             print()
     print(bench_note(result))
 
 
 def _finish(results: dict[str, Any], out: Path | None, json: bool) -> None:
     """Write the page and its figures, print the bounds, and set the exit code."""
-    from linnet.bench.bounds import bounds_table
-    from linnet.bench.page import render_benches
+    from linnet.bench.bounds import bench_bounds_table
+    from linnet.bench.page import render_bench_page
 
     done = all(result["complete"] for result in results.values())
-    files = render_benches(out) if out is not None and done else []
+    files = render_bench_page(out) if out is not None and done else []
     if json:
-        print_json({**results, "files": [str(file) for file in files]})
+        print_cli_json({**results, "files": [str(file) for file in files]})
     else:
-        table = bounds_table(results)
+        table = bench_bounds_table(results)
         if any(line[-1] != "not measured" for line in table.rows):
             print(f"\n{table.title}:")
-            print_table(table.columns, table.rows)
+            print_cli_table(table.columns, table.rows)
         for file in files:
             print(file)
     if not done:
@@ -227,14 +225,14 @@ def _finish(results: dict[str, Any], out: Path | None, json: bool) -> None:
 
 def _peers(screen: "Screen", json: bool) -> None:
     """Measure and print linnet's mechanisms beside those of other libraries."""
-    from linnet.bench.pairs import PAIRS, measure_pairs
+    from linnet.bench.pairs import PAIRS, measure_bench_pairs
 
     try:
-        found = measure_pairs(progress=screen.work(f"measuring {len(PAIRS)} mechanisms beside other libraries"))
+        found = measure_bench_pairs(progress=screen.work(f"measuring {len(PAIRS)} mechanisms beside other libraries"))
     finally:
         screen.close()
     if json:
-        print_json(found)
+        print_cli_json(found)
         return
     sizes = found["settings"]
     rows = [
@@ -243,7 +241,7 @@ def _peers(screen: "Screen", json: bool) -> None:
         for row in found["rows"]
     ]
     if rows:
-        print_table(["attention", "form", "ours", "library", "theirs", "speedup", "cores used by others"], rows)
+        print_cli_table(["attention", "form", "ours", "library", "theirs", "speedup", "cores used by others"], rows)
     print(
         f"Forward and backward, batch {sizes['batch']}, {sizes['tokens']:,} tokens, {sizes['heads']} heads of "
         f"{sizes['head_dim']}, {sizes['size']} features, projections or landmarks, threads: {sizes['threads']}."

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli import Json, print_json
-from linnet.errors import InputError, unknown
+from linnet.cli import Json, print_cli_json
+from linnet.errors import InputError, unknown_name_error
 
 GENERATED = ("listops", "pathfinder")
 OPTIONS = {
@@ -28,7 +28,7 @@ Preview = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="The same seed gives the same data; 0 by default.")]
 
 
-def command(
+def data_command(
     what: What,
     out: Out = None,
     train: Train = None,
@@ -53,7 +53,7 @@ def command(
       linnet data text
     """
     if what not in (*GENERATED, *FETCHED):
-        raise unknown("data set", what, (*GENERATED, *FETCHED))
+        raise unknown_name_error("data set", what, (*GENERATED, *FETCHED))
     sizes = {"--train": train, "--valid": valid, "--test": test, "--count": count}
     for option, value in {"--out": out, **sizes, "--preview": preview, "--seed": seed}.items():
         if value is not None and option not in OPTIONS.get(what, ()):
@@ -70,7 +70,7 @@ def command(
 
 def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool) -> None:
     """Write the three files of ListOps."""
-    from linnet.data.lra.listops_tsv import NAMES, listops_shortcuts, write_tsv
+    from linnet.data.lra.listops_tsv import NAMES, score_listops_tsv_shortcuts, write_listops_tsv
     from linnet.screen import Screen
 
     for name in NAMES.values():
@@ -78,12 +78,12 @@ def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool)
             raise InputError(f"{out / name} exists: name another folder")
     screen = Screen(quiet=json)
     try:
-        paths = write_tsv(out, dict(zip(NAMES, sizes, strict=True)), seed, screen.work("generating ListOps"))
+        paths = write_listops_tsv(out, dict(zip(NAMES, sizes, strict=True)), seed, screen.work("generating ListOps"))
     finally:
         screen.close()
-    found = listops_shortcuts(dict(zip(NAMES, paths, strict=True)))
+    found = score_listops_tsv_shortcuts(dict(zip(NAMES, paths, strict=True)))
     if json:
-        print_json({"files": [str(path) for path in paths], "sizes": sizes, "seed": seed, "shortcuts": found})
+        print_cli_json({"files": [str(path) for path in paths], "sizes": sizes, "seed": seed, "shortcuts": found})
         return
     for split, path, size in zip(NAMES, paths, sizes, strict=True):
         print(f"{path}: {size:,} trees")
@@ -96,25 +96,25 @@ def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool)
 
 def _make_pathfinder(out: Path, count: int, seed: int, preview: Path | None, json: bool) -> None:
     """Write a folder of pictures, and optionally a sheet with some of them."""
-    from linnet.data.lra.pathfinder_files import pathfinder_sheet, read_shards, write_shards
+    from linnet.data.lra.pathfinder_files import pathfinder_files_sheet, read_pathfinder_files, write_pathfinder_files
     from linnet.data.lra.png import encode_png
     from linnet.screen import Screen
-    from linnet.storage import write_atomic
+    from linnet.storage import write_file_atomic
 
     if preview is not None and (preview.suffix.lower() != ".png" or not preview.absolute().parent.is_dir()):
         raise InputError(f"--preview is {preview}: it must be a .png in a folder that exists")
     screen = Screen(quiet=json)
     try:
-        write_shards(out, count, seed, progress=screen.work("generating Pathfinder"))
+        write_pathfinder_files(out, count, seed, progress=screen.work("generating Pathfinder"))
     finally:
         screen.close()
-    pictures = read_shards(out)
+    pictures = read_pathfinder_files(out)
     if preview is not None:
-        sheet = pathfinder_sheet(pictures.tokens.reshape(count, -1)[:32], pictures.labels[:32])
-        write_atomic(preview, encode_png(sheet))
+        sheet = pathfinder_files_sheet(pictures.tokens.reshape(count, -1)[:32], pictures.labels[:32])
+        write_file_atomic(preview, encode_png(sheet))
     if json:
         made = {"folder": str(out), "count": count, "seed": seed, "ones": int(pictures.labels.sum())}
-        print_json({**made, "preview": preview and str(preview)})
+        print_cli_json({**made, "preview": preview and str(preview)})
     else:
         print(f"{out}: {count:,} pictures, {pictures.labels.mean():.1%} with both dots on one path")
         if preview is not None:
@@ -126,16 +126,16 @@ def _print_source(what: str, json: bool) -> None:
     from linnet.data.lra import image, retrieval, text
 
     missing, find = {
-        "text": (text.MISSING, text.default_path),
-        "image": (image.MISSING, image.default_path),
+        "text": (text.MISSING, text.default_text_path),
+        "image": (image.MISSING, image.default_image_path),
         "retrieval": (retrieval.MISSING, None),
-        "retrieval_small": (retrieval.MISSING_SMALL, retrieval.default_path),
+        "retrieval_small": (retrieval.MISSING_SMALL, retrieval.default_retrieval_path),
     }[what]
     try:
         found = str(find()) if find is not None else None
     except InputError:
         found = None
     if json:
-        print_json({"name": what, "get": missing, "found": found})
+        print_cli_json({"name": what, "get": missing, "found": found})
     else:
         print(f"{what} is here: {found}" if found else missing)

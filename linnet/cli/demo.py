@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from linnet.cli import Json, print_json, print_table
+from linnet.cli import Json, print_cli_json, print_cli_table
 
 if TYPE_CHECKING:
     from linnet.screen import Screen
@@ -34,7 +34,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="A smaller model that takes
 Out = Annotated[Path | None, typer.Option("--out", help="New folder for the run.", show_default="runs/demo-TIME")]
 
 
-def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
+def demo_command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
     """Train a small TransNormer, measure its layers, generate text.
 
     The model is a TransNormer T2, trained on the source code of Python's standard library; nothing is downloaded. Its
@@ -46,31 +46,31 @@ def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
       linnet demo
       linnet demo --quick --out runs/first
     """
-    from linnet.report.page import check_extra, write_report
-    from linnet.train.check import check_out
+    from linnet.report.page import check_report_page_extra, write_report_page
+    from linnet.train.check import check_out_folder
 
     size, folder = QUICK if quick else WHOLE, out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
-    check_extra()
-    check_out(folder)
+    check_report_page_extra()
+    check_out_folder(folder)
 
     from linnet.screen import Screen
-    from linnet.storage import write_json
+    from linnet.storage import write_json_file
 
     screen = Screen(quiet=json)
     screen.say("[1/4] training a TransNormer T2 on the source code of Python's standard library")
     outcome = _train(size, folder, screen, json)
     screen.say("[2/4] measuring its layers against softmax")
     cost = _measure(size, screen)
-    write_json(folder / "cost.json", cost)
+    write_json_file(folder / "cost.json", cost)
     if not json:
         _print_cost(cost)
     screen.say(f"[3/4] generating text after {PROMPT!r}")
     sample = _write(folder, size.new_tokens, json)
-    write_json(folder / "sample.json", sample)
+    write_json_file(folder / "sample.json", sample)
     screen.say("[4/4] writing the report")
-    report = write_report([folder])
+    report = write_report_page([folder])
     if json:
-        print_json({**outcome, "cost": cost, "sample": sample, "report": str(report)})
+        print_cli_json({**outcome, "cost": cost, "sample": sample, "report": str(report)})
     else:
         print(report)
 
@@ -78,10 +78,10 @@ def command(quick: Quick = False, out: Out = None, json: Json = False) -> None:
 def _train(size: Size, folder: Path, screen: "Screen", json: bool) -> dict[str, Any]:
     """Train in `folder`; if a signal stops it, the demo ends here as `linnet train` would."""
     from linnet.cli.train import print_outcome
-    from linnet.config import load_recipe
+    from linnet.config import load_recipe_config
     from linnet.train.run import start_run
 
-    outcome = start_run(load_recipe(RECIPE, size.sets), folder, screen)
+    outcome = start_run(load_recipe_config(RECIPE, size.sets), folder, screen)
     if outcome.signal:
         print_outcome(outcome, json)
     assert outcome.valid is not None  # the last step of a run is evaluated
@@ -92,23 +92,25 @@ def _train(size: Size, folder: Path, screen: "Screen", json: bool) -> dict[str, 
 
 def _measure(size: Size, screen: "Screen") -> dict[str, Any]:
     """Measure the cost of the layers, with progress."""
-    from linnet.bench.layer import measure_layer
+    from linnet.bench.layer import measure_layer_costs
 
     try:
         span = f"{size.lengths[0]:,} to {size.lengths[-1]:,} tokens"
-        return measure_layer(LAYERS, size.lengths, size.rounds, screen.work(f"measuring {', '.join(LAYERS)}, {span}"))
+        return measure_layer_costs(
+            LAYERS, size.lengths, size.rounds, screen.work(f"measuring {', '.join(LAYERS)}, {span}")
+        )
     finally:
         screen.close()
 
 
 def _print_cost(cost: dict[str, Any]) -> None:
     """Print the tables of the measurement."""
-    from linnet.bench.costs import cost_note, cost_tables
+    from linnet.bench.costs import layer_cost_note, layer_cost_tables
 
-    for table in cost_tables(cost):
+    for table in layer_cost_tables(cost):
         print(f"{table.title}:")
-        print_table(table.columns, table.rows)
-    print(cost_note(cost))
+        print_cli_table(table.columns, table.rows)
+    print(layer_cost_note(cost))
 
 
 def _shown(perplexity: float | None) -> str:

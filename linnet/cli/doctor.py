@@ -12,8 +12,8 @@ from typing import Annotated, NamedTuple
 import typer
 
 from linnet import __version__
-from linnet.cli import Json, print_json, print_table
-from linnet.errors import install_extra
+from linnet.cli import Json, print_cli_json, print_cli_table
+from linnet.errors import missing_extra_error_text
 
 DISTRIBUTION = "linnet-attention"  # the name in pyproject.toml; another project has the name linnet on PyPI
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")  # x86-64, then ARM
@@ -28,7 +28,7 @@ class _Check(NamedTuple):
     advice: str = ""
 
 
-def command(
+def doctor_command(
     build: Annotated[bool, typer.Option("--build", help="Compile the CPU kernels, even if they exist.")] = False,
     json: Json = False,
 ) -> None:
@@ -46,9 +46,9 @@ def command(
     checks = [*_packages(), *_machine(), _data(os.environ.get("LINNET_DATA")), _kernels(build), *_backends()]
     healthy = all(check.status != "wrong" for check in checks)
     if json:
-        print_json({"ok": healthy, "checks": [check._asdict() for check in checks]})
+        print_cli_json({"ok": healthy, "checks": [check._asdict() for check in checks]})
     else:
-        print_table(["status", "what", "found", "what to do"], [[c.status, c.name, *c[2:]] for c in checks])
+        print_cli_table(["status", "what", "found", "what to do"], [[c.status, c.name, *c[2:]] for c in checks])
     if not healthy:
         raise typer.Exit(1)
 
@@ -73,7 +73,7 @@ def _packages() -> Iterator[_Check]:
         absent = [package for package in packages if _version(package) is None]
         found = ", ".join(f"{package} {_version(package)}" for package in packages if package not in absent)
         lacking = f"{found}; lacks {', '.join(absent)}" if found else f"lacks {', '.join(absent)}"
-        advice = install_extra(extra) if absent else ""
+        advice = missing_extra_error_text(extra) if absent else ""
         yield _Check(f"extra {extra}", "missing" if absent else "ok", lacking if absent else found, advice)
 
 
@@ -114,16 +114,16 @@ def _data(place: str | None) -> _Check:
 
 def _kernels(build: bool) -> _Check:
     """Whether the CPU kernels are compiled, and if not, why; compiles them only if `build`."""
-    from linnet.ops.cpu.build import COMPILERS, built, load, refused
+    from linnet.ops.cpu.build import COMPILERS, find_cpu_build, load_cpu_build, refused_cpu_build
 
-    if not build and built() is None and not refused():
+    if not build and find_cpu_build() is None and not refused_cpu_build():
         if not any(map(shutil.which, COMPILERS)):
             advice = "install g++ or clang, then `linnet doctor --build`; until then the PyTorch path is used"
             absent = f"no C++ compiler: {', '.join(COMPILERS)} are not on the PATH"
             return _Check("cpu kernels", "missing", absent, advice)
         advice = "nothing: the first use compiles them, or `linnet doctor --build`"
         return _Check("cpu kernels", "missing", "not compiled yet", advice)
-    found = load(again=build)  # compiles nothing if the cache is refused
+    found = load_cpu_build(again=build)  # compiles nothing if the cache is refused
     if found.library is not None:
         return _Check("cpu kernels", "ok", str(found))
     fix = "install g++ or clang" if "no C++ compiler" in found.reason else "fix that"
@@ -138,7 +138,7 @@ def _backends() -> Iterator[_Check]:
     from linnet import ops
     from linnet.errors import InputError
     from linnet.ops.backend import NAMES
-    from linnet.ops.cpu.build import built
+    from linnet.ops.cpu.build import find_cpu_build
 
     wanted = os.environ.get("LINNET_BACKEND")
     known = not wanted or wanted in NAMES
@@ -148,7 +148,7 @@ def _backends() -> Iterator[_Check]:
     for op in (ops.linear_attention, ops.exp_attention, ops.block_attention):
         usable = []
         for backend in NAMES:
-            if backend == "cpu" and built() is None:  # a diagnosis compiles nothing
+            if backend == "cpu" and find_cpu_build() is None:  # a diagnosis compiles nothing
                 continue
             try:
                 op(x, x, x, causal=True, backend=backend)

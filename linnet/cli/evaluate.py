@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli import Json, print_json, print_table
+from linnet.cli import Json, print_cli_json, print_cli_table
 from linnet.cli.resume import Run
 
 Split = Annotated[str, typer.Option("--split", help="train, valid or test.")]
 Checkpoint = Annotated[str, typer.Option("--checkpoint", help="last, best or a step number.")]
 
 
-def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last", json: Json = False) -> None:
+def evaluate_command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last", json: Json = False) -> None:
     """Measure a run on a whole split.
 
     Prints loss and perplexity per token and, for a causal model, per word: words are separated by white space, and
@@ -24,21 +24,21 @@ def command(folder: Run, split: Split = "test", checkpoint: Checkpoint = "last",
       linnet evaluate runs/mine
       linnet evaluate runs/mine --split valid --checkpoint best --json
     """
-    from linnet.train.check import check_config, run_config
+    from linnet.train.check import check_and_read_config, check_config
 
-    check_config(run_config(folder))
+    check_config(check_and_read_config(folder))
 
     from linnet.screen import Screen
     from linnet.train.run import evaluate_run
 
     metrics = evaluate_run(folder, split, Screen(quiet=json), checkpoint)
     if json:
-        print_json(metrics)
+        print_cli_json(metrics)
     else:
         confusion = metrics.pop("confusion", None)
         shown = {name: f"{value:,.4f}" if isinstance(value, float) else str(value) for name, value in metrics.items()}
-        print_table(["metric", "value"], [[name.replace("_", " "), value] for name, value in shown.items()])
+        print_cli_table(["metric", "value"], [[name.replace("_", " "), value] for name, value in shown.items()])
         if confusion is not None:
             print("confusion matrix (rows: true class, columns: predicted class):")
             rows = [[str(label), *map(str, counts)] for label, counts in enumerate(confusion)]
-            print_table(["class", *map(str, range(len(confusion)))], rows)
+            print_cli_table(["class", *map(str, range(len(confusion)))], rows)

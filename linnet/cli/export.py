@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli import Json, print_json
+from linnet.cli import Json, print_cli_json
 from linnet.cli.evaluate import Checkpoint
 from linnet.cli.resume import Run
 
 
-def command(
+def export_command(
     folder: Run,
     out: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
     checkpoint: Checkpoint = "last",
@@ -25,18 +25,18 @@ def command(
     Example:
       linnet export runs/mine --out models/mine
     """
-    from linnet.train.check import check_config, run_config
+    from linnet.train.check import check_and_read_config, check_config
 
-    check_config(run_config(folder))
+    check_config(check_and_read_config(folder))
 
-    from linnet.models.loading import export_model, load_run, run_tokenizer
+    from linnet.models.loading import export_model, load_run_model, load_run_tokenizer
     from linnet.screen import Screen
-    from linnet.train.run import checkpoint_step
+    from linnet.train.run import run_checkpoint_step
 
-    model, state = load_run(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
-    export_model(model, out, run_tokenizer(folder, state))
+    model, state = load_run_model(folder, run_checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
+    export_model(model, out, load_run_tokenizer(folder, state))
     files = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
     if json:
-        print_json({"folder": str(out), "files": files})
+        print_cli_json({"folder": str(out), "files": files})
     else:
         print(f"{out}: {', '.join(f'{name} ({size:,} bytes)' for name, size in files.items())}")

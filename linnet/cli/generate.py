@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli import Json, print_json
+from linnet.cli import Json, print_cli_json
 from linnet.cli.evaluate import Checkpoint
 from linnet.errors import InputError
 
@@ -14,7 +14,7 @@ Run = Annotated[Path, typer.Argument(help="The folder of a run or of an exported
 Prompt = Annotated[str, typer.Option("--prompt", help="The text to continue.")]
 
 
-def command(
+def generate_command(
     folder: Run,
     prompt: Prompt,
     max_new_tokens: Annotated[int, typer.Option(help="How many tokens to generate.")] = 64,
@@ -40,9 +40,9 @@ def command(
     from linnet.models.generate import Sampling
     from linnet.models.loading import load_model
     from linnet.screen import Screen
-    from linnet.train.run import checkpoint_step
+    from linnet.train.run import run_checkpoint_step
 
-    model = load_model(folder, checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
+    model = load_model(folder, run_checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
     if not (folder / "tokenizer.json").exists():
         raise InputError(f"{folder} has no tokenizer.json: only a text model can generate text")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
@@ -62,6 +62,8 @@ def command(
     parts.append(text.close())
     if json:
         seconds = time.perf_counter() - start
-        print_json({"text": "".join(parts), "prompt_tokens": len(ids), "new_tokens": new, "seconds": round(seconds, 3)})
+        print_cli_json(
+            {"text": "".join(parts), "prompt_tokens": len(ids), "new_tokens": new, "seconds": round(seconds, 3)}
+        )
     else:
         print("".join(parts[shown:]))

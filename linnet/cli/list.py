@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from linnet.cli import Json, print_json, print_table
-from linnet.errors import InputError, unknown
+from linnet.cli import Json, print_cli_json, print_cli_table
+from linnet.errors import InputError, unknown_name_error
 
 Row = dict[str, Any]
 
@@ -43,9 +43,9 @@ def _studies() -> list[Row]:
 
 
 def _recipes() -> list[Row]:
-    from linnet.config import recipe_names
+    from linnet.config import config_recipe_names
 
-    return [{"name": name} for name in recipe_names()]
+    return [{"name": name} for name in config_recipe_names()]
 
 
 KINDS: dict[str, Callable[[], list[Row]]] = {
@@ -84,7 +84,7 @@ Kind = Annotated[
 ]
 
 
-def command(
+def list_command(
     kind: Kind = "",
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
@@ -102,12 +102,12 @@ def command(
     if not kind:
         raise InputError(f"KIND is missing: one of {', '.join(KINDS)}")
     if kind not in KINDS:
-        raise unknown("kind", kind, KINDS)
+        raise unknown_name_error("kind", kind, KINDS)
     if json and markdown:
         raise InputError("--json and --markdown: give one of them, not both")
     rows = KINDS[kind]()
     if json:
-        print_json(rows)
+        print_cli_json(rows)
         return
     columns = COLUMNS.get(kind, {"name": "name"})
     cells = [[_cell(row[key]) for key in columns] for row in rows]
@@ -117,7 +117,7 @@ def command(
         heads = list(columns.values())
         print(Table(kind, heads, [[f"`{name}`", *rest] for name, *rest in cells], heads).to_markdown())
     else:
-        print_table(list(columns.values()), cells)
+        print_cli_table(list(columns.values()), cells)
 
 
 def _cell(value: object) -> str:

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli import Json, print_json
+from linnet.cli import Json, print_cli_json
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="DIR")]
 
 
-def command(folder: Run, json: Json = False) -> None:
+def repair_command(folder: Run, json: Json = False) -> None:
     """Set damaged checkpoints of a run aside.
 
     What killed processes left is removed. Damaged checkpoints move to DIR/damaged; none is deleted. The command then
@@ -20,11 +20,11 @@ def command(folder: Run, json: Json = False) -> None:
     Example:
       linnet repair runs/mine
     """
-    from linnet.storage.repair import repair
+    from linnet.storage.repair import repair_run
 
-    done = repair(folder)
+    done = repair_run(folder)
     if json:
-        print_json({"folder": str(folder), **done._asdict()})
+        print_cli_json({"folder": str(folder), **done._asdict()})
         return
     for path in done.removed:
         print(f"removed {path}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli import Json, print_json
+from linnet.cli import Json, print_cli_json
 
 Runs = Annotated[list[Path], typer.Argument(help="The folder of a run, or of several to compare.", metavar="DIR...")]
 Out = Annotated[
@@ -13,7 +13,7 @@ Out = Annotated[
 ]
 
 
-def command(folders: Runs, out: Out = None, json: Json = False) -> None:
+def report_command(folders: Runs, out: Out = None, json: Json = False) -> None:
     """Write an HTML report about one or more runs.
 
     The report shows curves, configuration and environment; the runs need not be finished. It is one file that opens
@@ -25,10 +25,10 @@ def command(folders: Runs, out: Out = None, json: Json = False) -> None:
       linnet report runs/mine
       linnet report runs/mine runs/other --out compared.html
     """
-    from linnet.report.page import write_report
+    from linnet.report.page import write_report_page
 
-    path = write_report(folders, out)
+    path = write_report_page(folders, out)
     if json:
-        print_json({"report": str(path), "bytes": path.stat().st_size})
+        print_cli_json({"report": str(path), "bytes": path.stat().st_size})
     else:
         print(path)

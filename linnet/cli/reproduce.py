@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli import Json, check_folder, print_json, print_table
+from linnet.cli import Json, check_cli_folder, print_cli_json, print_cli_table
 from linnet.registry import STUDY
 
 Name = Annotated[str, typer.Argument(help="A study, such as transnormer-table4.", metavar="NAME")]
@@ -25,7 +25,7 @@ Render = Annotated[bool, typer.Option("--render", help="Only draw the table and 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs, their sizes and estimated GPU hours.")]
 
 
-def command(
+def reproduce_command(
     name: Name,
     scale: Scale = "cpu",
     out: Out = None,
@@ -64,17 +64,17 @@ def command(
     if dry_run:
         rows = [run._asdict() for run in study.dry_run(scale, tuple(only or ()), seeds)]
         if json:
-            print_json(rows)
+            print_cli_json(rows)
         else:
             columns = ("run", "parameters", "tokens", "steps", "gpu_hours")
-            print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+            print_cli_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
         return
     for option, folder in (("--out", out), ("--results", results)):
         if folder is not None and study.keeps_records:
-            check_folder(option, folder)
+            check_cli_folder(option, folder)
     report = study.reproduce(Request(scale, out, results, tuple(only or ()), seeds, render), Screen(quiet=json))
     if json:
-        print_json(report.data)
+        print_cli_json(report.data)
     else:
         print(report.text)
     if report.signal:
@@ -85,4 +85,4 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
-command.__doc__ = str(command.__doc__).replace("STUDIES", "\n      ".join(STUDY.names()))
+reproduce_command.__doc__ = str(reproduce_command.__doc__).replace("STUDIES", "\n      ".join(STUDY.names()))

@@ -11,7 +11,7 @@ from linnet.cli.train import print_outcome
 Run = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="DIR")]
 
 
-def command(folder: Run, json: Json = False) -> None:
+def resume_command(folder: Run, json: Json = False) -> None:
     """Continue a run from its newest valid checkpoint.
 
     On the same machine, with the same torch and number of threads, the result is bit-identical to that of a run that
@@ -22,9 +22,9 @@ def command(folder: Run, json: Json = False) -> None:
     Example:
       linnet resume runs/mine
     """
-    from linnet.train.check import check_config, run_config
+    from linnet.train.check import check_and_read_config, check_config
 
-    check_config(run_config(folder))
+    check_config(check_and_read_config(folder))
 
     from linnet.screen import Screen
     from linnet.train import run

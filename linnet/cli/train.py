@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet.cli import Json, print_json
+from linnet.cli import Json, print_cli_json
 
 if TYPE_CHECKING:
     from linnet.train.run import Outcome
@@ -25,7 +25,7 @@ SkipBad = Annotated[
 ]
 
 
-def command(
+def train_command(
     recipe: Recipe,
     out: Out = None,
     sets: Sets = None,
@@ -46,15 +46,15 @@ def command(
       linnet train wikitext2 --set model.preset=vanilla_lm_small --set seed=1
       linnet train recipes/stdlib.toml --dry-run
     """
-    from linnet.config import load_recipe, recipe_path
+    from linnet.config import config_recipe_path, load_recipe_config
     from linnet.screen import Screen
-    from linnet.train.check import check_config, check_out
+    from linnet.train.check import check_config, check_out_folder
 
     screen = Screen(quiet=json)
-    config = load_recipe(recipe, (*(sets or ()), *(("data.skip_bad=true",) if skip_bad else ())), screen.warn)
+    config = load_recipe_config(recipe, (*(sets or ()), *(("data.skip_bad=true",) if skip_bad else ())), screen.warn)
     check_config(config)
-    folder = out or Path("runs") / f"{recipe_path(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    check_out(folder)
+    folder = out or Path("runs") / f"{config_recipe_path(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    check_out_folder(folder)
 
     from linnet.train import run
 
@@ -66,11 +66,11 @@ def command(
 
 def print_outcome(outcome: "Outcome", json: bool) -> None:
     """Print the outcome of a run; if a signal stopped it, exit with the code of that signal."""
-    from linnet.screen import forgiving
+    from linnet.screen import forgiving_screen
 
-    with forgiving("stdout"):  # a closed pipe must not change the exit code of the training
+    with forgiving_screen("stdout"):  # a closed pipe must not change the exit code of the training
         if json:
-            print_json(outcome.summary())
+            print_cli_json(outcome.summary())
         elif outcome.signal:
             part = " of pretraining" if outcome.pretraining else ""
             print(f"stopped at step {outcome.step} of {outcome.steps}{part} and saved: linnet resume {outcome.folder}")
@@ -83,7 +83,7 @@ def print_outcome(outcome: "Outcome", json: bool) -> None:
 
 def _print_plan(plan: dict[str, Any], json: bool) -> None:
     if json:
-        print_json(plan)
+        print_cli_json(plan)
         return
     import tomli_w
 

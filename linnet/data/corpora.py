@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from linnet.errors import InputError, unknown
+from linnet.errors import InputError, unknown_name_error
 
 SPLITS = ("train", "valid", "test")
 SHARES = (0.90, 0.95)  # where train and valid end
@@ -126,16 +126,16 @@ def load_corpus(
     if corpus == "stdlib":
         return _stdlib()
     if corpus == "wikitext":
-        return _wikitext(Path(path) if path is not None else default_wikitext())
+        return _wikitext(Path(path) if path is not None else default_wikitext_corpus())
     if corpus == "text":
         if path is None:
             raise InputError("data.path is not set: the corpus 'text' needs a text file or folder")
         own = {"valid": valid_path, "test": test_path}
         return _text(Path(path), held_out, {split: Path(p) for split, p in own.items() if p is not None}, skip_bad)
-    raise unknown("corpus", corpus, ("stdlib", "wikitext", "text"))
+    raise unknown_name_error("corpus", corpus, ("stdlib", "wikitext", "text"))
 
 
-def read_document(path: Path, name: str) -> Document:
+def read_corpus_document(path: Path, name: str) -> Document:
     """Read a file as a document: UTF-8 without NUL; drops a byte-order mark, makes every line end `\\n`."""
     try:
         data = path.read_bytes()
@@ -158,13 +158,13 @@ def _stdlib() -> Corpus:
     root = Path(sysconfig.get_path("stdlib"))
     names = [f"{module}.py" for module in STDLIB.split()]
     found = [name for name in names if (root / name).is_file()]
-    documents = [read_document(root / name, name) for name in found]
+    documents = [read_corpus_document(root / name, name) for name in found]
     if not documents:
         raise InputError(f"this Python has no source files of the standard library in {root}: use another corpus")
     return Corpus("stdlib", _split_by_file(documents), missing=len(names) - len(found))
 
 
-def default_wikitext() -> Path:
+def default_wikitext_corpus() -> Path:
     """The folder of WikiText-2 in LINNET_DATA, used if a run names no folder."""
     data = os.environ.get("LINNET_DATA")
     if not data:
@@ -179,7 +179,7 @@ def _wikitext(folder: Path) -> Corpus:
         path = next((folder / name for name in names if (folder / name).is_file()), None)
         if path is None:
             raise InputError(f"{folder / names[0]} is missing: data.path must be a folder of WikiText")
-        splits[split] = [read_document(path, path.name)]
+        splits[split] = [read_corpus_document(path, path.name)]
         if not splits[split][0].data.strip():
             raise InputError(f"{path} is empty")
     return Corpus("wikitext", splits)
@@ -216,7 +216,7 @@ def _read_texts(key: str, path: Path, skip_bad: bool) -> tuple[list[Document], l
     root, documents = path if path.is_dir() else path.parent, []
     for file in texts:
         try:
-            document = read_document(file, file.relative_to(root).as_posix())
+            document = read_corpus_document(file, file.relative_to(root).as_posix())
         except InputError as error:
             if not skip_bad:
                 hint = ": data.skip_bad=true skips such files" if path.is_dir() else ""

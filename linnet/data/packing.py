@@ -21,7 +21,7 @@ from linnet.data.corpora import Corpus
 from linnet.data.masking import IGNORE as IGNORE
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import InputError
-from linnet.storage import DAY, cache_folder, clean, one_line_errors, temporary_name
+from linnet.storage import DAY, cache_folder, clean_temporary_files, one_line_file_errors, temporary_file_name
 
 FORMAT = "linnet-tokens-1"
 HEADER = 512
@@ -40,7 +40,7 @@ class Stream:
     bytes: int
 
 
-def open_stream(
+def open_packed_stream(
     corpus: Corpus,
     tokenizer: Tokenizer,
     split: str,
@@ -59,8 +59,8 @@ def open_stream(
     if stream is None:
         if not corpus.size(split):
             raise InputError(f"the {split} split is empty: give more text")
-        temporary = temporary_name(path)
-        with one_line_errors("write", path, temporary), _create(temporary) as file:
+        temporary = temporary_file_name(path)
+        with one_line_file_errors("write", path, temporary), _create(temporary) as file:
             fields = _tokenize(file, corpus, tokenizer, split, progress)
             file.seek(0)
             file.write(_header({**fields, "key": key}))
@@ -68,7 +68,7 @@ def open_stream(
             stream = Stream(split, _map(file, fields), fields["words"], fields["bytes"])
             if file.name == str(temporary):
                 temporary.replace(path)
-                clean(path.parent, older_than=DAY)
+                clean_temporary_files(path.parent, older_than=DAY)
     return stream
 
 
@@ -122,13 +122,13 @@ class Blocks:
         return self._tokens[np.clip(positions, 0, len(self._tokens) - 1)].astype(np.int64)
 
 
-def batch_indices(seed: int, epoch: int, step: int, batch: int, count: int) -> NDArray[np.int64]:
+def packed_batch_indices(seed: int, epoch: int, step: int, batch: int, count: int) -> NDArray[np.int64]:
     """The samples of a batch: every epoch is a permutation of 0..count-1, and batches follow without a gap.
 
     `step` counts batches from the start of `epoch`. A batch that reaches past the end of an epoch continues in the
-    next one, so no sample is dropped and `batch_indices(seed, 0, step, ...)` covers a whole training.
+    next one, so no sample is dropped and `packed_batch_indices(seed, 0, step, ...)` covers a whole training.
     """
-    epochs = batch_epochs(epoch, step, batch, count)
+    epochs = packed_batch_epochs(epoch, step, batch, count)
     places = (step * batch + np.arange(batch)) % count
     samples = np.empty(batch, np.int64)
     for e in np.unique(epochs):
@@ -136,8 +136,8 @@ def batch_indices(seed: int, epoch: int, step: int, batch: int, count: int) -> N
     return samples
 
 
-def batch_epochs(epoch: int, step: int, batch: int, count: int) -> NDArray[np.int64]:
-    """The epoch of each sample of `batch_indices`, for draws that change in each epoch."""
+def packed_batch_epochs(epoch: int, step: int, batch: int, count: int) -> NDArray[np.int64]:
+    """The epoch of each sample of `packed_batch_indices`, for draws that change in each epoch."""
     if batch < 1 or count < 1:
         raise InputError(f"batch is {batch} and the number of samples {count}: both must be at least 1")
     return np.asarray(epoch + (step * batch + np.arange(batch)) // count, np.int64)

@@ -18,7 +18,7 @@ from linnet.data.masking import IGNORE
 BLANK = 0  # followed by the ids of the keys, then by as many values or one more
 
 
-def recall_sample(
+def draw_recall_sample(
     rng_key: tuple[int, str, int], context: int, vocab_size: int, pairs: Sequence[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Inputs and targets (N,) of one sample, N = context. The target is the value of a queried key, -100 elsewhere.

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.config import short
-from linnet.errors import InputError, unknown
-from linnet.storage import read_json, write_atomic
+from linnet.config import short_config_value
+from linnet.errors import InputError, unknown_name_error
+from linnet.storage import read_json_file, write_file_atomic
 
 if TYPE_CHECKING:
     import tokenizers
@@ -56,7 +56,7 @@ class Tokenizer:
         mask: bool = True,
     ) -> None:
         if kind not in KINDS:
-            raise unknown("tokenizer", kind, KINDS)
+            raise unknown_name_error("tokenizer", kind, KINDS)
         self.kind = kind
         self._symbols = list(symbols)
         self._merges = [(left, right) for left, right in merges]
@@ -133,12 +133,12 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Write `tokenizer.json`."""
-        write_atomic(path, self.dumps())
+        write_file_atomic(path, self.dumps())
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a file that `save` wrote; anything else raises InputError."""
-        content = read_json(path)
+        content = read_json_file(path)
         fault = _fault(content)
         if fault:
             raise InputError(f"{path} is not a tokenizer of linnet: {fault}")
@@ -213,7 +213,7 @@ def build_tokenizer(
     if kind == "bpe":
         return _train_bpe(texts, vocab_size)
     if kind == "gpt2":
-        return _read_gpt2(Path(path) if path is not None else default_gpt2())
+        return _read_gpt2(Path(path) if path is not None else default_gpt2_tokenizer())
     return Tokenizer(kind)
 
 
@@ -264,7 +264,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
     return Tokenizer("bpe", sorted(model["vocab"], key=model["vocab"].__getitem__), model["merges"])
 
 
-def default_gpt2() -> Path:
+def default_gpt2_tokenizer() -> Path:
     """The folder of GPT-2's files in LINNET_DATA, used if a run names no folder."""
     data = os.environ.get("LINNET_DATA")
     if not data:
@@ -275,7 +275,7 @@ def default_gpt2() -> Path:
 def _read_gpt2(folder: Path) -> Tokenizer:
     """Read GPT-2's files, in the order of fairseq's dict.txt if it exists, else in that of encoder.json."""
     merges = [line.split() for line in _lines(folder / "vocab.bpe") if not line.startswith("#version")]
-    numbers = read_json(folder / "encoder.json")
+    numbers = read_json_file(folder / "encoder.json")
     values = list(numbers.values()) if isinstance(numbers, dict) else []
     if {type(value) for value in values} != {int} or sorted(values) != list(range(len(values))):
         raise InputError(f"{folder / 'encoder.json'} does not number its symbols from 0 on")
@@ -314,7 +314,7 @@ def _fault(content: Any) -> str:
     if len(set(symbols)) != len(symbols):
         return "a symbol occurs twice"
     if not isinstance(merges, list):
-        return f"its merges are {short(merges)}, not a list"
+        return f"its merges are {short_config_value(merges)}, not a list"
     if kind in ("bpe", "gpt2"):
         return _bpe_fault(symbols, merges)
     return f"the kind {kind!r} has no merges" if merges else ""
@@ -333,7 +333,7 @@ def _bpe_fault(symbols: list[str], merges: list[Any]) -> str:
     for merge in merges:
         pair = isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge)
         if not pair or not {*merge, "".join(merge)} <= known:
-            return f"the merge {short(merge)} is not of two symbols into a third"
+            return f"the merge {short_config_value(merge)} is not of two symbols into a third"
     return ""
 
 

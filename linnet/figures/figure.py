@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnet.errors import InputError, install_extra
-from linnet.storage import write_atomic
+from linnet.errors import InputError, missing_extra_error_text
+from linnet.storage import write_file_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ class Figure:
     note: str = ""
 
 
-def to_plotly(figure: Figure) -> dict[str, Any]:
+def figure_to_plotly(figure: Figure) -> dict[str, Any]:
     """The figure as plotly's `data` and `layout`, plain JSON; the page adds fonts and its light or dark colors."""
     traces = [_trace(figure, i) for i in range(len(figure.series))]
     several = len(figure.series) > 1
@@ -161,7 +161,7 @@ def _counted(values: Sequence[float]) -> bool:
     return bool(values) and list(values) == [values[0] // 1 + i for i in range(len(values))]
 
 
-def check_target(path: str | Path) -> None:
+def check_figure_path(path: str | Path) -> None:
     """Raise if no figure can be saved under this name."""
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
@@ -170,18 +170,18 @@ def check_target(path: str | Path) -> None:
         raise InputError(f"{path.parent} is not a folder: a figure is saved in one that exists")
 
 
-def check_matplotlib() -> None:
+def check_figure_matplotlib() -> None:
     """Raise if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise InputError(f"a figure needs matplotlib: {install_extra('report')}") from None
+        raise InputError(f"a figure needs matplotlib: {missing_extra_error_text('report')}") from None
 
 
 def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
     """Draw the figures, three in a row at most, into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""
-    check_target(path)
-    check_matplotlib()
+    check_figure_path(path)
+    check_figure_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
@@ -195,18 +195,18 @@ def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[
             axes.remove()
         notes = dict.fromkeys(figure.note for figure in figures if figure.note)
         canvas.supxlabel("\n".join(notes), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
-        write_canvas(canvas, path, metadata)
+        write_figure_canvas(canvas, path, metadata)
 
 
-def write_canvas(canvas: "Canvas", path: str | Path, metadata: Mapping[str, str] | None) -> None:
+def write_figure_canvas(canvas: "Canvas", path: str | Path, metadata: Mapping[str, str] | None) -> None:
     """Write a matplotlib figure atomically; only a PNG carries `metadata`."""
     kind, written = Path(path).suffix.lower(), io.BytesIO()
     about = (metadata or {}) if kind == ".png" else FORMATS[kind]
     canvas.savefig(written, format=kind[1:], metadata=dict(about))
-    write_atomic(path, written.getvalue())
+    write_file_atomic(path, written.getvalue())
 
 
-def read_metadata(path: str | Path) -> dict[str, str]:
+def read_figure_metadata(path: str | Path) -> dict[str, str]:
     """The metadata of a PNG; empty if there is no such file, or if it is not a PNG."""
     try:
         data = Path(path).read_bytes()

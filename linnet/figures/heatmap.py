@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.errors import LinnetError
-from linnet.figures.figure import STYLE, check_matplotlib, check_target, write_canvas
+from linnet.figures.figure import STYLE, check_figure_matplotlib, check_figure_path, write_figure_canvas
 
 LEVELS = 32767
 RANGE = 14.0  # natural logarithms
@@ -58,8 +58,8 @@ def save_heatmaps(
     grid: Grid, path: str | Path, length: int, note: str = "", metadata: Mapping[str, str] | None = None
 ) -> None:
     """Draw rows of maps of `length` tokens into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""
-    check_target(path)
-    check_matplotlib()
+    check_figure_path(path)
+    check_figure_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
@@ -80,7 +80,7 @@ def save_heatmaps(
         size = max(len(m) for _, maps in grid for m in maps.values())
         notes = [f"{length} tokens{f', pooled to {size}' if size < length else ''}", *filter(None, [note])]
         canvas.supxlabel("; ".join(notes), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
-        write_canvas(canvas, path, metadata)
+        write_figure_canvas(canvas, path, metadata)
 
 
 def _draw_row(panels: Any, name: str, maps: Mapping[str, Map], length: int, colors: Mapping[str, Any]) -> Any:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from linnet.errors import InputError
-from linnet.storage import write_text
+from linnet.storage import write_text_file
 
 BEGIN, END = "<!-- rendered from JSON -->", "<!-- end -->"
 
 
-def write_page(page: Path, title: str, block: str) -> None:
+def write_markdown_page(page: Path, title: str, block: str) -> None:
     """Write `block` between the markers of a page; makes the page if there is none."""
     try:
         text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
@@ -18,4 +18,4 @@ def write_page(page: Path, title: str, block: str) -> None:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise InputError(f"{page} must have the lines {BEGIN} and {END}")
-    write_text(page, f"{before}{BEGIN}\n{block}\n{END}{after}")
+    write_text_file(page, f"{before}{BEGIN}\n{block}\n{END}{after}")

@@ -8,13 +8,13 @@ from linnet.instruments.gradient_deviation import gradient_deviation
 from linnet.instruments.kernel_concentration import kernel_concentration
 from linnet.instruments.local_score import local_area, local_score, local_share
 from linnet.instruments.lognormal_fit import lognormal_fit
-from linnet.instruments.moment_matching import calibrate
+from linnet.instruments.moment_matching import calibrate_moment_matching
 from linnet.instruments.spectral_gap import spectral_gap
 from linnet.instruments.temperature import temperature, temperature_of
 
 __all__ = [
     "attention_map",
-    "calibrate",
+    "calibrate_moment_matching",
     "concentration",
     "entropy",
     "gradient_deviation",

@@ -1,6 +1,6 @@
 """The analysis of a model on a text: every instrument on every layer, as one table of plain numbers.
 
-`measure` makes it, `check` validates one that was read from a file, `rows` formats it for a terminal.
+`analyze_views` makes it, `check_analysis` validates one that was read from a file, `analysis_rows` formats it for a terminal.
 """
 
 import math
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from linnet.errors import InputError, LinnetError, UnsupportedError, unknown
+from linnet.errors import InputError, LinnetError, UnsupportedError, unknown_name_error
 from linnet.figures.heatmap import pack_heatmap
 from linnet.registry import INSTRUMENT
 
@@ -22,15 +22,15 @@ Analysis = dict[str, Any]
 FIRST = ("entropy", "temperature", "spectral_gap", "concentration", "local_score", "lognormal_fit")  # rows of a table
 
 
-def chosen(names: Sequence[str] = ()) -> list[str]:
+def choose_analyze_instruments(names: Sequence[str] = ()) -> list[str]:
     """The named instruments without duplicates, or the usual ones if none is named."""
     for name in names:
         if name not in INSTRUMENT:
-            raise unknown("instrument", name, INSTRUMENT.names())
+            raise unknown_name_error("instrument", name, INSTRUMENT.names())
     return list(dict.fromkeys(names)) or [name for name in INSTRUMENT.names() if INSTRUMENT[name].usual]
 
 
-def measure(
+def analyze_views(
     views: "Sequence[View]",
     names: Sequence[str] = (),
     tokens: Sequence[str] = (),
@@ -44,7 +44,7 @@ def measure(
     """
     if not views:
         raise InputError("there is no attention to measure")
-    instruments = [INSTRUMENT[name]() for name in chosen(names)]
+    instruments = [INSTRUMENT[name]() for name in choose_analyze_instruments(names)]
     layers = []
     for i, view in enumerate(views):
         layer: dict[str, Any] = {"name": view.name, "heads": view.shape[1], "values": {}, "refused": {}, "notes": {}}
@@ -81,10 +81,10 @@ def _add(layer: dict[str, Any], instrument: Any, view: "View") -> None:
     maps = values.pop("map", None)
     if maps is not None:
         layer["maps"] = [pack_heatmap(head.numpy()) for head in maps[0]]
-    layer["values"][instrument.name] = {key: plain(value.mean(dim=0)) for key, value in values.items()}
+    layer["values"][instrument.name] = {key: plain_analysis(value.mean(dim=0)) for key, value in values.items()}
 
 
-def plain(value: "Tensor") -> Any:
+def plain_analysis(value: "Tensor") -> Any:
     """Nested lists of floats, with None for NaN and infinity."""
 
     def clean(item: Any) -> Any:
@@ -97,15 +97,15 @@ def plain(value: "Tensor") -> Any:
 
 def _gradients(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The deviation of gradients over a run: for all parameters, then for each layer."""
-    from linnet.instruments.gradient_deviation import READING, deviation_of_records
+    from linnet.instruments.gradient_deviation import READING, gradient_deviation_of_records
 
-    found = deviation_of_records(records)
+    found = gradient_deviation_of_records(records)
     if found is None:
         return {"reading": READING, "refused": "the run has no records of its gradients"}
-    return {"reading": READING, "deviation": plain(found)}
+    return {"reading": READING, "deviation": plain_analysis(found)}
 
 
-def check(analysis: Any) -> Analysis:
+def check_analysis(analysis: Any) -> Analysis:
     """Return the analysis if it has the right shape, otherwise raise; its numbers and strings are not checked."""
     try:
         sound = analysis["format"] == FORMAT and all(
@@ -119,20 +119,20 @@ def check(analysis: Any) -> Analysis:
     return dict(analysis)
 
 
-def by_head(layer: Mapping[str, Any], instrument: str, value: str) -> list[float]:
+def analysis_by_head(layer: Mapping[str, Any], instrument: str, value: str) -> list[float]:
     """The finite numbers of one reading, one per head."""
     found = layer["values"].get(instrument)
     found = found.get(value) if isinstance(found, dict) else None
     return [x for x in found if isinstance(x, int | float)] if isinstance(found, list) else []
 
 
-def rows(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
+def analysis_rows(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
     """Columns and cells for a terminal: one row per quantity, one column per layer, means over the heads."""
     layers = analysis["layers"]
     lines: list[list[str]] = []
     for name in dict.fromkeys([*FIRST, *INSTRUMENT.names()]):
         for value, heading in INSTRUMENT[name].shows.items():
-            cells = [by_head(layer, name, value) for layer in layers]
+            cells = [analysis_by_head(layer, name, value) for layer in layers]
             if any(cells):
                 lines.append([heading, *(f"{fmean(cell):.4g}" if cell else "-" for cell in cells)])
     deviation = _deviation(analysis)
@@ -152,7 +152,7 @@ def _deviation(analysis: Analysis) -> list[float | None]:
     return [x if isinstance(x, int | float) else None for x in found]
 
 
-def remarks(analysis: Analysis) -> list[str]:
+def analysis_remarks(analysis: Analysis) -> list[str]:
     """Notes and refusals, each with the instruments and layers that it concerns."""
     layers = analysis["layers"]
     about: dict[str, tuple[list[str], list[str]]] = {}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from linnet.errors import InputError
-from linnet.instruments.base import DIVIDED, Instrument, View, of_weights
+from linnet.instruments.base import DIVIDED, Instrument, View, instrument_view_of_weights
 from linnet.registry import INSTRUMENT
 
 LARGEST = 256  # rows and columns of a map
@@ -17,11 +17,11 @@ def attention_map(weights: Tensor, size: int = LARGEST) -> Tensor:
 
     Rows of a pool are averaged and its columns added, so each row of a map still sums to one.
     """
-    found = pooled(of_weights(weights), size)
+    found = pooled_attention_map(instrument_view_of_weights(weights), size)
     return found.reshape(*weights.shape[:-2], *found.shape[2:])
 
 
-def pooled(view: View, size: int = LARGEST, signed: bool = True) -> Tensor:
+def pooled_attention_map(view: View, size: int = LARGEST, signed: bool = True) -> Tensor:
     """(B,H,n,n): the weights of a view, with rows divided by their sum; absolute values if not `signed`."""
     if size < 1:
         raise InputError(f"size is {size}: it must be at least 1")
@@ -50,4 +50,4 @@ class AttentionMap(Instrument):
         return None if view.normalized else DIVIDED
 
     def measure(self, view: View) -> dict[str, Tensor]:
-        return {"map": pooled(view)}
+        return {"map": pooled_attention_map(view)}

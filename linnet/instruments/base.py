@@ -17,7 +17,7 @@ from linnet.attention.base import Core, Mixer
 from linnet.attention.rows import Kernel, kernel_rows
 from linnet.errors import InputError
 from linnet.models.backbone import Model
-from linnet.models.config import layer_parts
+from linnet.models.config import split_layer_config
 
 ENTRIES = 1 << 20  # weights read at a time: 8 MiB in float64
 HELD = 1 << 22  # weights kept after the first reading
@@ -122,12 +122,12 @@ class Instrument:
         raise NotImplementedError
 
 
-def mean_of_rows(values: list[Tensor]) -> Tensor:
+def instrument_row_mean(values: list[Tensor]) -> Tensor:
     """(B,H): the mean over all rows of parts (B,H,R), without rows that are NaN."""
     return torch.cat(values, dim=2).nanmean(dim=2)
 
 
-def of_weights(weights: Tensor, causal: bool = False) -> View:
+def instrument_view_of_weights(weights: Tensor, causal: bool = False) -> View:
     """A view of plain weights (..., N, N), whose leading axes become heads; rows must be finite and sum to one."""
     if not isinstance(weights, Tensor) or not weights.is_floating_point():
         kind = weights.dtype if isinstance(weights, Tensor) else type(weights).__name__
@@ -146,7 +146,7 @@ def of_weights(weights: Tensor, causal: bool = False) -> View:
     return view
 
 
-def of_mixer(mixer: Mixer, x: Tensor, name: str = "mixer") -> View:
+def instrument_view_of_mixer(mixer: Mixer, x: Tensor, name: str = "mixer") -> View:
     """A view of a mixer's attention on its input x (B,N,M); the mixer must be in evaluation mode."""
     if mixer.training:
         raise InputError(f"{name} is in training mode, where its weights are random: call eval() first")
@@ -157,7 +157,7 @@ def of_mixer(mixer: Mixer, x: Tensor, name: str = "mixer") -> View:
     return View(name, shape, core.causal, lambda start, stop: core.rows(q, k, start, stop), core, q, k, v)
 
 
-def of_model(model: nn.Module, ids: Tensor) -> list[View]:
+def instrument_views_of_model(model: nn.Module, ids: Tensor) -> list[View]:
     """Views of every mechanism of a model on ids (B,N), in the order of its layers; it must be in evaluation mode."""
     if not isinstance(model, Model):
         raise InputError(f"model is a {type(model).__name__}: only a model of linnet can be measured")
@@ -172,7 +172,7 @@ def of_model(model: nn.Module, ids: Tensor) -> list[View]:
     mixers = {
         mixer: f"layer {i} {label}"
         for i, (block, layer) in enumerate(zip(model.blocks, model.config.layers, strict=True))
-        for label, mixer in zip(layer_parts(layer)[1], block.mixers, strict=True)
+        for label, mixer in zip(split_layer_config(layer)[1], block.mixers, strict=True)
     }
     handles = [mixer.register_forward_pre_hook(keep) for mixer in mixers]
     try:
@@ -181,4 +181,4 @@ def of_model(model: nn.Module, ids: Tensor) -> list[View]:
     finally:
         for handle in handles:
             handle.remove()
-    return [of_mixer(mixer, inputs[mixer], name) for mixer, name in mixers.items()]
+    return [instrument_view_of_mixer(mixer, inputs[mixer], name) for mixer, name in mixers.items()]

@@ -8,9 +8,9 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from linnet.instruments.base import DIVIDED, Instrument, View, of_weights
+from linnet.instruments.base import DIVIDED, Instrument, View, instrument_view_of_weights
 from linnet.instruments.entropy import measure_entropy
-from linnet.instruments.spectral_gap import CAUSAL, gap
+from linnet.instruments.spectral_gap import CAUSAL, spectral_gap_of_view
 from linnet.registry import INSTRUMENT
 
 HALF = 0.5  # the threshold between low and high, for both
@@ -33,12 +33,14 @@ class Concentration(NamedTuple):
 
 def concentration(weights: Tensor) -> Concentration:
     """The pair for weights (..., N, N)."""
-    return Concentration(*(value.reshape(weights.shape[:-2]) for value in measure_concentration(of_weights(weights))))
+    return Concentration(
+        *(value.reshape(weights.shape[:-2]) for value in _measure_concentration(instrument_view_of_weights(weights)))
+    )
 
 
-def measure_concentration(view: View) -> Concentration:
+def _measure_concentration(view: View) -> Concentration:
     """The pair of a view, (B,H) each."""
-    return Concentration(measure_entropy(view)["relative"], gap(view))
+    return Concentration(measure_entropy(view)["relative"], spectral_gap_of_view(view))
 
 
 @INSTRUMENT.add("concentration")
@@ -58,5 +60,5 @@ class ConcentrationPair(Instrument):
         return None if view.normalized else DIVIDED
 
     def measure(self, view: View) -> dict[str, Tensor]:
-        found = measure_concentration(view)
+        found = _measure_concentration(view)
         return {**found._asdict(), "biased": found.biased().double(), "unbiased": found.unbiased().double()}

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from linnet.instruments.base import DIVIDED, Instrument, View, mean_of_rows, of_weights
+from linnet.instruments.base import DIVIDED, Instrument, View, instrument_row_mean, instrument_view_of_weights
 from linnet.registry import INSTRUMENT
 
 ABSOLUTE = "signed weights: absolute values are measured"
@@ -17,14 +17,14 @@ def entropy(weights: Tensor, relative: bool = False) -> Tensor:
 
     It is 0 if each query reads one token, and log2 N if it reads all alike. Signed rows count by absolute value.
     """
-    found = measure_entropy(of_weights(weights))
+    found = measure_entropy(instrument_view_of_weights(weights))
     return found["relative" if relative else "bits"].reshape(weights.shape[:-2])
 
 
 def measure_entropy(view: View) -> dict[str, Tensor]:
     """Entropy in bits, and its share of the largest possible: that of rows which read all visible tokens alike."""
     parts = [torch.special.entr(A).sum(dim=-1) / math.log(2) for _, A in view.positive()]  # M37
-    bits = mean_of_rows(parts)
+    bits = instrument_row_mean(parts)
     most = float(view.seen.log2().mean())
     return {"bits": bits, "relative": bits / most if most else torch.ones_like(bits)}
 

@@ -27,19 +27,19 @@ SAMPLED = 64  # rows whose gradient through a norm is computed: each costs N tim
 EPS = 1e-8  # added to the rms in linnet's norms
 
 
-def softmax_gradient(scores: Tensor) -> Tensor:
+def softmax_gradient_size(scores: Tensor) -> Tensor:
     """|dp_ts/ds_ts| (..., N, N) for p = softmax(scores): at most 1/4, and no other score has a larger effect."""
     p = scores.softmax(dim=-1)
     return p * (1 - p)  # M44
 
 
-def linear_gradient(scores: Tensor) -> Tensor:
+def linear_gradient_size(scores: Tensor) -> Tensor:
     """|dp_ts/ds_ts| (..., N, N) for p = scores / sum(scores): at most 1 / (4 |s_ts|)."""
     total = scores.sum(dim=-1, keepdim=True)
     return ((1 - scores / total) / total).abs()  # M44, since p/s = 1/sum
 
 
-def unbounded(largest: float, N: int = 16, D: int = 8) -> tuple[Tensor, Tensor]:
+def unbounded_gradient_example(largest: float, N: int = 16, D: int = 8) -> tuple[Tensor, Tensor]:
     """q, k (N,D) for which |dp/ds| of 1+elu attention exceeds `largest`, however large that is.
 
     The construction of Proposition 3.1: if all scores equal s, then |dp/ds| = (N-1) / (N^2 s). Since 1+elu(x) = e^x
@@ -54,7 +54,7 @@ def unbounded(largest: float, N: int = 16, D: int = 8) -> tuple[Tensor, Tensor]:
     return both, both.clone()
 
 
-def norm_gradient(A: Tensor, v: Tensor, eps: float, under_root: bool) -> Tensor:
+def norm_gradient_size(A: Tensor, v: Tensor, eps: float, under_root: bool) -> Tensor:
     """sup |dL/dA_ts| (R,N) over losses with |dL/do| <= 1 in each entry, for o = norm(A v), A (R,N) and v (N,d).
 
     The norm is x / sqrt(mean x^2 + eps) if `under_root`, else x / (rms(x) + eps).
@@ -66,18 +66,18 @@ def norm_gradient(A: Tensor, v: Tensor, eps: float, under_root: bool) -> Tensor:
     return change.abs().sum(dim=2)
 
 
-def norm_bound(c1: float, c2: float, d: int, eps: float, under_root: bool) -> float:
+def norm_gradient_bound(c1: float, c2: float, d: int, eps: float, under_root: bool) -> float:
     """The bound of |dL/ds| if |dL/do| <= c1 and |v| <= c2 in each of the d entries."""
     return 3 * c1 * c2 * d / (2 * (math.sqrt(eps) if under_root else eps))  # M45
 
 
-def softmax_row_norm(p: Tensor, v: Tensor) -> Tensor:
+def softmax_gradient_row(p: Tensor, v: Tensor) -> Tensor:
     """sup |dL/ds_t| (...) over losses with |dL/do_t| <= 1, for rows p (..., N) of softmax weights and v (..., N, E)."""
     o = p[..., None, :] @ v  # (..., 1, E)
     return _largest_singular(p[..., None] * (v - o))  # M53
 
 
-def linear_row_norm(s: Tensor, v: Tensor) -> Tensor:
+def linear_gradient_row(s: Tensor, v: Tensor) -> Tensor:
     """The same for rows of scores s (..., N), of which those that are 0 are not seen, divided by their sum."""
     total = s.sum(dim=-1)[..., None, None]
     o = s[..., None, :] @ v / total
@@ -100,7 +100,7 @@ def _norm_row_norm(A: Tensor, v: Tensor, x: Tensor, live: Tensor, eps: float, un
     return _largest_singular(torch.where(live[..., None], turned, 0))
 
 
-def row_bound(c2: Tensor, n: int, t: Tensor | float = 1.0) -> Tensor:
+def gradient_row_bound(c2: Tensor, n: int, t: Tensor | float = 1.0) -> Tensor:
     """The paper's bound of |dL/ds_t| with c1 = 1: softmax, or linear attention whose smallest score is t."""
     return math.sqrt(n) * c2 / (4 * t)  # M54
 
@@ -183,14 +183,14 @@ def _measure_rows(view: View) -> dict[str, Tensor]:
     assert view.v is not None  # a mechanism has values
     v, N = view.v.cpu().double(), view.shape[2]
     c2 = v.norm(dim=3).amax(dim=2)  # (B, H)
-    largest, bound = torch.zeros_like(c2), row_bound(c2, N)
+    largest, bound = torch.zeros_like(c2), gradient_row_bound(c2, N)
     for t in _sampled(view):
         if view.kernel is None:
-            norm, limit = softmax_row_norm(view.part(t, t + 1).squeeze(2), v), bound
+            norm, limit = softmax_gradient_row(view.part(t, t + 1).squeeze(2), v), bound
         else:
             keys = t + 1 if view.causal else N
             s = (view.kernel.phi_k[:, :, :keys] @ view.kernel.phi_q[:, :, t, :, None]).squeeze(3)  # (B, H, keys)
-            norm, limit = linear_row_norm(s, v[:, :, :keys]), row_bound(c2, N, s.amin(dim=2))
+            norm, limit = linear_gradient_row(s, v[:, :, :keys]), gradient_row_bound(c2, N, s.amin(dim=2))
         bound = torch.where(norm > largest, limit, bound)
         largest = torch.maximum(norm, largest)
     return {"row": largest, "row_bound": bound}
@@ -243,7 +243,9 @@ def _measure_norm(view: View) -> dict[str, Tensor]:
         live = (A != 0).squeeze(2) if isinstance(view.core, DiagAttention) else torch.arange(N) < view.seen[t]
         largest = torch.maximum(largest, torch.where(live, own + others, 0).amax(dim=2))
         row = torch.maximum(row, _norm_row_norm(A, v, x, live, eps, under_root))
-    bounds = [norm_bound(1, float(sample.abs().max()), d, eps, under_root) for sample in v]
-    by_row = [math.sqrt(N) * norm_bound(1, float(sample.norm(dim=2).max()), d, eps, under_root) for sample in v]  # M54
+    bounds = [norm_gradient_bound(1, float(sample.abs().max()), d, eps, under_root) for sample in v]
+    by_row = [
+        math.sqrt(N) * norm_gradient_bound(1, float(sample.norm(dim=2).max()), d, eps, under_root) for sample in v
+    ]  # M54
     bound, row_limit = (torch.tensor(x, dtype=torch.float64)[:, None].expand(B, H) for x in (bounds, by_row))
     return {"largest": largest, "bound": bound, "row": row, "row_bound": row_limit}

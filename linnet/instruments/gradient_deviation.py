@@ -24,7 +24,7 @@ def gradient_deviation(norms: Tensor) -> Tensor:
     return norms.double().std(dim=0, correction=0) / norms.double().mean(dim=0)  # M46
 
 
-def deviation_of_records(records: Sequence[Mapping[str, Any]]) -> Tensor | None:
+def gradient_deviation_of_records(records: Sequence[Mapping[str, Any]]) -> Tensor | None:
     """(1 + L,): for all parameters, then for each layer, from a run's training records; None without such records.
 
     A record covers the updates since the previous one: their number, mean norms and mean squared norms.

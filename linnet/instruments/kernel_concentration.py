@@ -13,17 +13,17 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from linnet.attention.base import create_attention
-from linnet.errors import InputError, LinnetError, unknown
+from linnet.errors import InputError, LinnetError, unknown_name_error
 from linnet.instruments.base import Instrument, View
 from linnet.instruments.entropy import measure_entropy
-from linnet.instruments.spectral_gap import CAUSAL, gap
+from linnet.instruments.spectral_gap import CAUSAL, spectral_gap_of_view
 from linnet.registry import INSTRUMENT
 
 KERNELS = ("softmax", "lln", "elu", "relu", "quadratic")
 TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 
 
-def gaussian(N: int, D: int, seed: int, sigma: float = 1.0) -> tuple[Tensor, Tensor]:
+def gaussian_kernel_inputs(N: int, D: int, seed: int, sigma: float = 1.0) -> tuple[Tensor, Tensor]:
     """q and k (N,D) with independent Gaussian entries."""
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, N, D, dtype=torch.float64, generator=generator) * sigma
@@ -33,7 +33,7 @@ def gaussian(N: int, D: int, seed: int, sigma: float = 1.0) -> tuple[Tensor, Ten
 def kernel_view(q: Tensor, k: Tensor, kernel: str, match: str = "variance") -> View:
     """A view of a kernel on q, k (N,D); for LLN with its features, which make the gap exact and fast."""
     if kernel not in KERNELS:
-        raise unknown("kernel", kernel, KERNELS)
+        raise unknown_name_error("kernel", kernel, KERNELS)
     q, k = q[None, None], k[None, None]
     shape = (1, 1, q.shape[2])
     if kernel == "lln":
@@ -86,7 +86,7 @@ def kernel_concentration(
 def _gap(view: View) -> Tensor:
     """The gap of one head, or NaN if it has none or the iteration does not converge."""
     try:
-        return gap(view).squeeze()
+        return spectral_gap_of_view(view).squeeze()
     except LinnetError:
         return torch.tensor(torch.nan, dtype=torch.float64)
 

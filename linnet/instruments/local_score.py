@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from linnet.instruments.base import DIVIDED, Instrument, View, of_weights
+from linnet.instruments.base import DIVIDED, Instrument, View, instrument_view_of_weights
 from linnet.registry import INSTRUMENT
 
 THRESHOLDS = torch.linspace(0, 1, 100, dtype=torch.float64)
@@ -21,7 +21,7 @@ def local_score(weights: Tensor) -> Tensor:
 
     The mean over the rows of weights (..., N, N). A low curve means local attention, the diagonal diluted attention.
     """
-    return curve(of_weights(weights)).reshape(*weights.shape[:-2], len(THRESHOLDS))
+    return local_score_curve(instrument_view_of_weights(weights)).reshape(*weights.shape[:-2], len(THRESHOLDS))
 
 
 def local_share(weights: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def local_share(weights: Tensor) -> Tensor:
     The axes of TransNormer's Figure 2a: `local_score` asks for the neighborhood of a share, this for the share of a
     neighborhood. The mean over the rows of weights (..., N, N).
     """
-    return share(of_weights(weights)).reshape(*weights.shape[:-2], len(THRESHOLDS))
+    return local_share_curve(instrument_view_of_weights(weights)).reshape(*weights.shape[:-2], len(THRESHOLDS))
 
 
 def local_area(score: Tensor) -> Tensor:
@@ -38,12 +38,12 @@ def local_area(score: Tensor) -> Tensor:
     return torch.trapezoid(score, THRESHOLDS.to(score), dim=-1)
 
 
-def curve(view: View) -> Tensor:
+def local_score_curve(view: View) -> Tensor:
     """(B,H,100), the mean over rows."""
     B, H, N = view.shape
     total, count = torch.zeros(B, H, len(THRESHOLDS), dtype=torch.float64), torch.zeros(B, H, 1, dtype=torch.float64)
     for start, A in view.stochastic():
-        order = neighborhood(start, start + A.shape[2], N).expand(A.shape)
+        order = _neighborhood(start, start + A.shape[2], N).expand(A.shape)
         mass = torch.empty_like(A).scatter_(3, order, A).cumsum(dim=3).cummax(dim=3).values  # signed mass can fall
         asked = (THRESHOLDS - SLACK).expand(*A.shape[:3], -1).contiguous()
         size = (torch.searchsorted(mass, asked) + 1).clamp(max=N)  # M41
@@ -53,13 +53,13 @@ def curve(view: View) -> Tensor:
     return total / count / N
 
 
-def share(view: View) -> Tensor:
+def local_share_curve(view: View) -> Tensor:
     """(B,H,100), the mean over rows."""
     B, H, N = view.shape
     size = (THRESHOLDS * N - SLACK).ceil().long()  # how many tokens a share of the sequence has: 0 to N
     total, count = torch.zeros(B, H, len(size), dtype=torch.float64), torch.zeros(B, H, 1, dtype=torch.float64)
     for start, A in view.stochastic():
-        order = neighborhood(start, start + A.shape[2], N).expand(A.shape)
+        order = _neighborhood(start, start + A.shape[2], N).expand(A.shape)
         mass = torch.nn.functional.pad(torch.empty_like(A).scatter_(3, order, A).cumsum(dim=3), (1, 0))  # (B,H,R,N+1)
         there = ~A[..., :1].isnan()
         total += torch.where(there, mass[..., size], 0).sum(dim=2)  # M55
@@ -67,7 +67,7 @@ def share(view: View) -> Tensor:
     return total / count
 
 
-def neighborhood(start: int, stop: int, N: int) -> Tensor:
+def _neighborhood(start: int, stop: int, N: int) -> Tensor:
     """(stop-start, N): when key s joins the neighborhood of query t: first t itself, then left, right, left, ..."""
     t, s = torch.arange(start, stop)[:, None], torch.arange(N)
     distance = (t - s).abs()
@@ -87,5 +87,5 @@ class LocalScore(Instrument):
         return None if view.normalized else DIVIDED
 
     def measure(self, view: View) -> dict[str, Tensor]:
-        score = curve(view)
-        return {"area": local_area(score), "curve": score, "share": share(view)}
+        score = local_score_curve(view)
+        return {"area": local_area(score), "curve": score, "share": local_share_curve(view)}

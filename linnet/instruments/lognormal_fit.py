@@ -7,9 +7,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from linnet.instruments.base import Instrument, View, of_weights
+from linnet.instruments.base import Instrument, View, instrument_view_of_weights
 from linnet.instruments.entropy import ABSOLUTE
-from linnet.instruments.temperature import FLAT, score_variance
+from linnet.instruments.temperature import FLAT, temperature_score_variance
 from linnet.registry import INSTRUMENT
 
 BINS = 1 << 14
@@ -28,11 +28,11 @@ class LognormalFit(NamedTuple):
 
 def lognormal_fit(weights: Tensor) -> LognormalFit:
     """The fit of ln |A| over all entries of weights (..., N, N), without those that are 0."""
-    found = fit(of_weights(weights))
+    found = fit_lognormal_view(instrument_view_of_weights(weights))
     return LognormalFit(*(value.reshape(weights.shape[:-2] + value.shape[2:]) for value in found))
 
 
-def fit(view: View) -> LognormalFit:
+def fit_lognormal_view(view: View) -> LognormalFit:
     """The fit (B,H) in two passes over the rows: moments, then a histogram fine enough to replace the distribution.
 
     A causal row of n tokens is shifted by ln(n/N), so that all rows are compared with the same flat row.
@@ -68,9 +68,7 @@ def _logs(view: View) -> Iterator[tuple[Tensor, Tensor]]:
         yield torch.where(there, A.abs(), 1).log() + shift[start : start + A.shape[2], None], there
 
 
-def _distribution(
-    counts: Tensor, low: Tensor, width: Tensor, mean: Tensor, variance: Tensor
-) -> tuple[Tensor, Tensor]:
+def _distribution(counts: Tensor, low: Tensor, width: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """KS distance (B,H) from the normal distribution, and quantiles (B,H,99), of a histogram (B,H,BINS)."""
     reached = counts.cumsum(dim=2) / counts.sum(dim=2, keepdim=True).double()  # at the upper edge of each bin
     edges = low[..., None] + width[..., None] * torch.arange(1, BINS + 1)
@@ -93,7 +91,7 @@ class Lognormal(Instrument):
         return ABSOLUTE if view.signed else None
 
     def measure(self, view: View) -> dict[str, Tensor]:
-        found = fit(view)._asdict()
+        found = fit_lognormal_view(view)._asdict()
         if view.q is not None and view.k is not None:
-            found["predicted"] = score_variance(view.q, view.k)
+            found["predicted"] = temperature_score_variance(view.q, view.k)
         return found

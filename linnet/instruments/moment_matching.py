@@ -9,13 +9,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from linnet.attention.base import check_count
+from linnet.attention.base import check_attention_count
 from linnet.instruments.base import Instrument, View
 from linnet.instruments.entropy import ABSOLUTE, measure_entropy
-from linnet.instruments.kernel_concentration import gaussian, kernel_view
-from linnet.instruments.lognormal_fit import fit
-from linnet.instruments.spectral_gap import gap
-from linnet.instruments.temperature import row_variance, score_variance
+from linnet.instruments.kernel_concentration import gaussian_kernel_inputs, kernel_view
+from linnet.instruments.lognormal_fit import fit_lognormal_view
+from linnet.instruments.spectral_gap import spectral_gap_of_view
+from linnet.instruments.temperature import temperature_row_variance, temperature_score_variance
 from linnet.registry import INSTRUMENT
 
 LOW, HIGH = 0.5, 5.0  # the range of variances in which the curves are fitted
@@ -31,13 +31,13 @@ class Calibration(NamedTuple):
     parabola_error: float
 
 
-def calibrate(head_dim: int, tokens: int = 512, seeds: int = 3) -> Calibration:
+def calibrate_moment_matching(head_dim: int, tokens: int = 512, seeds: int = 3) -> Calibration:
     """Measure the coefficients for a head width, on Gaussian queries and keys.
 
     With them, alpha = sigma~ / sigma_q and beta = sigma~ / sigma_k give ln A the variance sigma_q^2 sigma_k^2.
     """
     for name, value in (("head_dim", head_dim), ("tokens", tokens), ("seeds", seeds)):
-        check_count(name, value)
+        check_attention_count(name, value)
     grid = torch.linspace(0.8, 6.0, 40, dtype=torch.float64)
     y = torch.stack([_lln_variance(s, head_dim, tokens, seed) for seed in range(seeds) for s in grid])
     y = y.view(seeds, -1).mean(dim=0)
@@ -50,7 +50,7 @@ def calibrate(head_dim: int, tokens: int = 512, seeds: int = 3) -> Calibration:
 
 def _lln_variance(deviation: Tensor, D: int, N: int, seed: int) -> Tensor:
     """Row variance of ln A for A_ts = sum_c e^(sigma~ (q_tc + k_sc)) with unit Gaussians."""
-    q, k = gaussian(N, D, seed)
+    q, k = gaussian_kernel_inputs(N, D, seed)
     logs = ((deviation * q).exp() @ (deviation * k).exp().mT).log()
     return logs.var(dim=-1).mean()
 
@@ -71,7 +71,7 @@ def _value(coefficients: Sequence[float], x: Tensor) -> Tensor:
     return total
 
 
-def matching_table(
+def moment_matching_table(
     sigmas: Sequence[float], tokens: int = 1024, head_dim: int = 64, match: str = "variance", seeds: int = 4
 ) -> list[dict[str, float]]:
     """For Gaussian q and k of deviation sigma: variance, skew, entropy and gap of softmax beside those of LLN."""
@@ -79,7 +79,9 @@ def matching_table(
     for sigma in sigmas:
         row = {"sigma": sigma, "target": sigma**4}
         for name in ("softmax", "lln"):
-            found = [_summary(*gaussian(tokens, head_dim, seed, sigma), name, match) for seed in range(seeds)]
+            found = [
+                _summary(*gaussian_kernel_inputs(tokens, head_dim, seed, sigma), name, match) for seed in range(seeds)
+            ]
             row |= {f"{name}_{key}": sum(f[key] for f in found) / seeds for key in found[0]}
         rows.append(row)
     return rows
@@ -88,14 +90,14 @@ def matching_table(
 def _summary(q: Tensor, k: Tensor, name: str, match: str) -> dict[str, float]:
     """The numbers of one head."""
     view = kernel_view(q, k, name, match)
-    fitted = fit(view)
+    fitted = fit_lognormal_view(view)
     values = {
         "variance": fitted.variance,
-        "row_variance": row_variance(view),
+        "row_variance": temperature_row_variance(view),
         "skew": fitted.skew,
         "ks": fitted.ks,
         "entropy": measure_entropy(view)["bits"],
-        "gap": gap(view),
+        "gap": spectral_gap_of_view(view),
     }
     return {key: float(value) for key, value in values.items()}
 
@@ -116,5 +118,5 @@ class MomentMatching(Instrument):
 
     def measure(self, view: View) -> dict[str, Tensor]:
         assert view.q is not None and view.k is not None  # `refusal` has checked
-        variance, target = row_variance(view), score_variance(view.q, view.k)
+        variance, target = temperature_row_variance(view), temperature_score_variance(view.q, view.k)
         return {"variance": variance, "target": target, "ratio": variance / target}

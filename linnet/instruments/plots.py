@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from linnet.errors import unknown
+from linnet.errors import unknown_name_error
 from linnet.figures.figure import FORMATS, Figure, Series, save_figures
 from linnet.figures.heatmap import save_heatmaps, unpack_heatmap
-from linnet.instruments.analyze import Analysis, by_head
+from linnet.instruments.analyze import Analysis, analysis_by_head
 
 BY_LAYER = (  # title, label, instrument, value
     ("Entropy", "share of the largest", "entropy", "relative"),
@@ -23,19 +23,19 @@ NORMAL = 99  # quantiles of a fit
 Named = Sequence[tuple[str, Analysis]]
 
 
-def check_format(kind: str) -> None:
+def check_plot_format(kind: str) -> None:
     """Raise if there is no such file format for figures."""
     if f".{kind}" not in FORMATS:
-        raise unknown("format", kind, [name[1:] for name in FORMATS])
+        raise unknown_name_error("format", kind, [name[1:] for name in FORMATS])
 
 
-def layer_figures(named: Named) -> list[Figure]:
+def plot_layers(named: Named) -> list[Figure]:
     """One figure per quantity, over the layers: the heads and their mean for one run, only the means for several."""
     figures = []
     for title, label, instrument, value in BY_LAYER:
         series: list[Series] = []
         for name, analysis in named:
-            found = [by_head(layer, instrument, value) for layer in analysis["layers"]]
+            found = [analysis_by_head(layer, instrument, value) for layer in analysis["layers"]]
             means = [fmean(heads) if heads else None for heads in found]
             series.append(Series(name if len(named) > 1 else "mean", range(len(means)), means))
             if len(named) == 1 and max(map(len, found), default=0) > 1:
@@ -46,7 +46,7 @@ def layer_figures(named: Named) -> list[Figure]:
     return figures
 
 
-def dilution_figure(named: Named) -> Figure | None:
+def plot_dilution(named: Named) -> Figure | None:
     """Locally accumulated score: one curve per layer; for several runs one per run, the mean over layers and heads."""
     series = []
     for name, analysis in named:
@@ -64,7 +64,7 @@ def dilution_figure(named: Named) -> Figure | None:
     return Figure("Locally accumulated attention", "share of the attention", label, series)
 
 
-def lognormal_figure(analysis: Analysis) -> Figure | None:
+def plot_lognormal(analysis: Analysis) -> Figure | None:
     """Quantiles of ln A against those of a normal distribution; the diagonal is log-normal attention."""
     from statistics import NormalDist
 
@@ -74,7 +74,7 @@ def lognormal_figure(analysis: Analysis) -> Figure | None:
         quantiles = _curve(layer, "lognormal_fit", "quantiles")
         if quantiles is None or len(quantiles) != NORMAL:
             continue
-        mean, variance = (by_head(layer, "lognormal_fit", key) for key in ("mean", "variance"))
+        mean, variance = (analysis_by_head(layer, "lognormal_fit", key) for key in ("mean", "variance"))
         if not mean or not variance:
             continue
         deviation = max(fmean(variance), 1e-12) ** 0.5
@@ -86,7 +86,7 @@ def lognormal_figure(analysis: Analysis) -> Figure | None:
     return Figure("Distribution of the weights", normal, "quantile of ln A, standardized", series)
 
 
-def kernel_figures(analysis: Analysis) -> list[Figure]:
+def plot_kernels(analysis: Analysis) -> list[Figure]:
     """Entropy and gap of kernels against temperature, as means over layers and heads."""
     from linnet.instruments.kernel_concentration import TEMPERATURES
 
@@ -103,11 +103,11 @@ def kernel_figures(analysis: Analysis) -> list[Figure]:
     return figures
 
 
-def pair_figure(analysis: Analysis) -> Figure | None:
+def plot_concentration_pair(analysis: Analysis) -> Figure | None:
     """Entropy and gap of every head: concentrated heads are on the left, unbiased ones at the lower left."""
     series = []
     for layer in analysis["layers"]:
-        x, y = (by_head(layer, "concentration", key) for key in ("relative", "gap"))
+        x, y = (analysis_by_head(layer, "concentration", key) for key in ("relative", "gap"))
         if x and len(x) == len(y):
             series.append(Series(layer["name"], x, y, points=True))
     if not series:
@@ -126,12 +126,12 @@ def _curve(layer: Mapping[str, Any], instrument: str, value: str) -> "np.ndarray
     return curve if curve.ndim == 1 and np.isfinite(curve).all() else None
 
 
-def save_drawings(analysis: Analysis, folder: Path, kind: str = "png") -> list[Path]:
+def save_analysis_plots(analysis: Analysis, folder: Path, kind: str = "png") -> list[Path]:
     """Draw the analysis into `folder`, one file per subject, and return the files."""
     named = [("", analysis)]
-    alone = {"locality": dilution_figure(named), "law": lognormal_figure(analysis)}
-    alone |= {"concentration": pair_figure(analysis)}
-    groups = {"layers": layer_figures(named), "kernels": kernel_figures(analysis)}
+    alone = {"locality": plot_dilution(named), "law": plot_lognormal(analysis)}
+    alone |= {"concentration": plot_concentration_pair(analysis)}
+    groups = {"layers": plot_layers(named), "kernels": plot_kernels(analysis)}
     groups |= {name: [figure] for name, figure in alone.items() if figure is not None}
     files = []
     for name, figures in groups.items():

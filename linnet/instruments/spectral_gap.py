@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from linnet.attention.rows import Kernel
 from linnet.errors import LinnetError
-from linnet.instruments.base import DIVIDED, Instrument, View, of_weights
+from linnet.instruments.base import DIVIDED, Instrument, View, instrument_view_of_weights
 from linnet.registry import INSTRUMENT
 
 DENSE = 2048  # up to so many tokens, all eigenvalues are computed
@@ -24,23 +24,23 @@ SIGNED = "signed rows divided by their sum: an eigenvalue may exceed 1, and the 
 
 def spectral_gap(weights: Tensor) -> Tensor:
     """1 - spectral radius of A - 11^T/N: shape (...) for weights (..., N, N) whose rows sum to one."""
-    return gap(of_weights(weights)).reshape(weights.shape[:-2])
+    return spectral_gap_of_view(instrument_view_of_weights(weights)).reshape(weights.shape[:-2])
 
 
-def gap(view: View) -> Tensor:
+def spectral_gap_of_view(view: View) -> Tensor:
     """(B,H): from the features of kernel attention, from all eigenvalues up to N = 2,048, by iteration beyond."""
     N, kernel = view.shape[2], None if view.causal else view.kernel
     if kernel is not None and kernel.phi_q.shape[3] < N:
-        second = radius(deflated(kernel))
+        second = _radius(_deflated(kernel))
     elif N <= DENSE:
         A = torch.cat([A for _, A in view.stochastic()], dim=2)
-        second = radius(A.sub_(1 / N))  # M39, in place to save memory
+        second = _radius(A.sub_(1 / N))  # M39, in place to save memory
     else:
-        second = arnoldi_radius(lambda x: product(view, x) - x.mean(dim=2, keepdim=True), view.shape)
+        second = arnoldi_spectral_radius(lambda x: spectral_product(view, x) - x.mean(dim=2, keepdim=True), view.shape)
     return torch.where((second - 1).abs() < ROUNDING, 0, 1 - second)
 
 
-def radius(A: Tensor) -> Tensor:
+def _radius(A: Tensor) -> Tensor:
     """(B,H): the largest modulus of the eigenvalues of A (B,H,N,N)."""
     _check_rows(A)
     return torch.stack([torch.linalg.eigvals(a).abs().amax() for a in A.flatten(0, 1)]).reshape(A.shape[:2])
@@ -52,7 +52,7 @@ def _check_rows(values: Tensor) -> None:
         raise LinnetError("a row of the weights sums to 0, so there is no spectral gap")
 
 
-def deflated(kernel: Kernel) -> Tensor:
+def _deflated(kernel: Kernel) -> Tensor:
     """(B,H,F,F) with the nonzero eigenvalues of diag(A 1)^-1 A for A = phi_q phi_k^T, and 0 in place of the 1."""
     scale = kernel.phi_k.abs().amax(dim=2, keepdim=True).clamp(min=1e-300)
     phi_q, phi_k = kernel.phi_q * scale, kernel.phi_k / scale  # the same products, with all channels of similar size
@@ -61,7 +61,7 @@ def deflated(kernel: Kernel) -> Tensor:
     return M - z @ z.mT / z.square().sum(dim=2, keepdim=True)  # M40
 
 
-def product(view: View, x: Tensor) -> Tensor:
+def spectral_product(view: View, x: Tensor) -> Tensor:
     """A x for x (B,H,N,1), with rows of A divided by their sum; uses the mechanism's fast form if it has one."""
     if view.core is not None and view.q is not None and view.k is not None and not view.core.holds_weights:
         q, k = view.q.double(), view.k.double()
@@ -74,7 +74,7 @@ def product(view: View, x: Tensor) -> Tensor:
     return torch.cat([A @ x for _, A in view.stochastic()], dim=2)
 
 
-def arnoldi_radius(apply: Callable[[Tensor], Tensor], shape: tuple[int, int, int]) -> Tensor:
+def arnoldi_spectral_radius(apply: Callable[[Tensor], Tensor], shape: tuple[int, int, int]) -> Tensor:
     """(B,H): the largest modulus of the eigenvalues of a linear map on (B,H,N,1), by Arnoldi iteration."""
     B, H, N = shape
     start = torch.randn(N, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -116,4 +116,4 @@ class SpectralGap(Instrument):
         return SIGNED if view.signed else None if view.normalized else DIVIDED
 
     def measure(self, view: View) -> dict[str, Tensor]:
-        return {"gap": gap(view)}
+        return {"gap": spectral_gap_of_view(view)}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from linnet.errors import InputError
-from linnet.instruments.base import Instrument, View, of_weights
+from linnet.instruments.base import Instrument, View, instrument_view_of_weights
 from linnet.instruments.entropy import ABSOLUTE
 from linnet.registry import INSTRUMENT
 
@@ -18,23 +18,23 @@ def temperature(weights: Tensor) -> Tensor:
 
     Weights of 0, such as masked ones, are left out. Signed rows count by absolute value.
     """
-    return row_variance(of_weights(weights)).rsqrt().reshape(weights.shape[:-2])
+    return temperature_row_variance(instrument_view_of_weights(weights)).rsqrt().reshape(weights.shape[:-2])
 
 
 def temperature_of(q: Tensor, k: Tensor) -> Tensor:
     """1 / (sigma_q sigma_k) for queries and keys (..., N, D): the temperature of a softmax over them."""
     if q.shape != k.shape or q.dim() < 2:
         raise InputError(f"q {tuple(q.shape)}, k {tuple(k.shape)}: both must have the same shape (..., N, D)")
-    return score_variance(q, k).rsqrt()
+    return temperature_score_variance(q, k).rsqrt()
 
 
-def score_variance(q: Tensor, k: Tensor) -> Tensor:
+def temperature_score_variance(q: Tensor, k: Tensor) -> Tensor:
     """sigma_q^2 sigma_k^2 (...), the variance of q.k / sqrt(D) for independent queries and keys."""
     sigma_q, sigma_k = (x.detach().cpu().double().flatten(-2).std(dim=-1) for x in (q, k))
     return (sigma_q * sigma_k).square()  # M38
 
 
-def row_variance(view: View) -> Tensor:
+def temperature_row_variance(view: View) -> Tensor:
     """(B,H): variance of ln |A| within rows, over all rows; each row has its own mean, and zeros are left out."""
     B, H, _ = view.shape
     squares, freedom = torch.zeros(2, B, H, dtype=torch.float64).unbind()
@@ -61,7 +61,7 @@ class Temperature(Instrument):
         return ABSOLUTE if view.signed else None
 
     def measure(self, view: View) -> dict[str, Tensor]:
-        found = {"weights": row_variance(view).rsqrt()}
+        found = {"weights": temperature_row_variance(view).rsqrt()}
         if view.q is not None and view.k is not None:
             found["qk"] = temperature_of(view.q, view.k)
         return found

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from linnet.config import parse_section, short
+from linnet.config import parse_config_section, short_config_value
 from linnet.errors import InputError, UnsupportedError
-from linnet.models.block import Block, BlockState, create_norm
+from linnet.models.block import Block, BlockState, create_block_norm
 from linnet.models.config import ModelConfig
 from linnet.models.dropout import Dropout
-from linnet.models.generate import Sampling, stream
-from linnet.models.outputs import OUTPUTS, Classifier, mean_over
-from linnet.ops.masks import check_mask, layout
-from linnet.ops.positions import learned, sinusoidal
+from linnet.models.generate import Sampling, generate_stream
+from linnet.models.outputs import OUTPUTS, Classifier, mean_output
+from linnet.ops.masks import check_mask, layout_of_masks
+from linnet.ops.positions import learned_positions, sinusoidal_positions
 from linnet.registry import ATTENTION
 
 
@@ -35,7 +35,7 @@ class Model(nn.Module):
         super().__init__()
         self.config = config
         for name, options in config.options.items():
-            parse_section(ATTENTION[name].Options, options, f"model.options.{name}")
+            parse_config_section(ATTENTION[name].Options, options, f"model.options.{name}")
         M = config.width
         self.embedding = nn.Embedding(config.vocab_size, M)
         table = config.positions == "learned"
@@ -43,7 +43,7 @@ class Model(nn.Module):
         self.embedding_norm = nn.LayerNorm(M) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore[assignment]
-        self.final_norm = create_norm(config.norm, M) if config.final_norm else nn.Identity()
+        self.final_norm = create_block_norm(config.norm, M) if config.final_norm else nn.Identity()
         self.output = OUTPUTS[config.output](config)
         self._initialize()
 
@@ -94,7 +94,7 @@ class Model(nn.Module):
             ids, key_mask = ids.flatten(0, 1), None if key_mask is None else key_mask.flatten(0, 1)
         h = self.features(ids, key_mask)
         real = None if key_mask is None else check_mask(key_mask, *ids.shape).to(h.device)
-        pooled = mean_over(h, real, None if self.config.mean_over == "length" else self.config.max_length)  # (B, M)
+        pooled = mean_output(h, real, None if self.config.mean_over == "length" else self.config.max_length)  # (B, M)
         return output(pooled.unflatten(0, (-1, 2)) if pairs else pooled, self.embedding.weight)
 
     def features(self, ids: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
@@ -109,7 +109,7 @@ class Model(nn.Module):
 
     def encode(self, x: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Hidden states (B,N,M) of token vectors x (B,N,M); adds the positions first."""
-        x = self._place(x, layout(x.shape[0], x.shape[1], key_mask, segments, x.device).position)
+        x = self._place(x, layout_of_masks(x.shape[0], x.shape[1], key_mask, segments, x.device).position)
         for block in self.blocks:
             x = block(x, key_mask, segments)
         return self.final_norm(x)
@@ -133,7 +133,7 @@ class Model(nn.Module):
         x = self.embed(ids)
         if state is not None:
             self._check_state(state, len(ids))
-        where = layout(ids.shape[0], ids.shape[1], key_mask, None, ids.device)
+        where = layout_of_masks(ids.shape[0], ids.shape[1], key_mask, None, ids.device)
         position, length = where.position, torch.as_tensor(where.length, device=ids.device).expand(len(ids))
         if state is not None:
             position, length = position + state.length[:, None], length + state.length
@@ -175,7 +175,7 @@ class Model(nn.Module):
         self, ids: Tensor, max_new_tokens: int = 64, sampling: Sampling | None = None, key_mask: Tensor | None = None
     ) -> Iterator[Tensor]:
         """Like `generate`, but an iterator over the new ids, (B,) each."""
-        return stream(self, ids, max_new_tokens, sampling or Sampling(), key_mask)
+        return generate_stream(self, ids, max_new_tokens, sampling or Sampling(), key_mask)
 
     def check_recurrent(self) -> None:
         """Raise if the model has no recurrent state; a mechanism without one raises its own error."""
@@ -187,9 +187,9 @@ class Model(nn.Module):
     def _place(self, x: Tensor, position: Tensor) -> Tensor:
         """Add the positions (N,) or (B,N) to x (B,N,M), then apply norm and dropout."""
         if self.positions is not None:
-            x = x + learned(position, self.positions.weight, self.config.first_position)
+            x = x + learned_positions(position, self.positions.weight, self.config.first_position)
         elif self.config.positions == "sinusoidal":
-            x = x + sinusoidal(position + self.config.first_position, self.config.width).to(x.dtype)
+            x = x + sinusoidal_positions(position + self.config.first_position, self.config.width).to(x.dtype)
         return self.dropout(self.embedding_norm(x))
 
     def _check_select(self, select: Tensor, h: Tensor) -> None:
@@ -206,7 +206,7 @@ class Model(nn.Module):
     def _check_state(self, state: object, B: int) -> None:
         """Raise if `state` is not a state of this model for B rows."""
         if not isinstance(state, ModelState):
-            raise InputError(f"state is {short(state)}: it must be what prefill or step returned")
+            raise InputError(f"state is {short_config_value(state)}: it must be what prefill or step returned")
         if len(state.layers) != len(self.blocks):
             raise InputError(f"state is of a model of {len(state.layers)} layers: this one has {len(self.blocks)}")
         if len(state.length) != B:
@@ -228,13 +228,13 @@ class Model(nn.Module):
         return ids
 
 
-def build_on_meta(config: ModelConfig) -> Model:
+def build_backbone_on_meta(config: ModelConfig) -> Model:
     """The model without memory for its parameters; raises where a mechanism refuses its options."""
     with torch.device("meta"), _NoNumbers():
         return Model(config)
 
 
-def count_parameters(model: nn.Module) -> int:
+def count_backbone_parameters(model: nn.Module) -> int:
     """Number of trainable parameters, shared ones counted once."""
     return sum(parameter.numel() for parameter in model.parameters())
 

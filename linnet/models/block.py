@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from linnet.attention.base import Core, Mixer, create_attention, create_mixer
 from linnet.errors import UnsupportedError
-from linnet.models.config import ModelConfig, layer_parts
+from linnet.models.config import ModelConfig, split_layer_config
 from linnet.models.dropout import Dropout
 from linnet.models.ffn import FFNS
 from linnet.ops.precision import State
@@ -49,7 +49,7 @@ class ScaleNorm(nn.Module):
         return self.gain.to(x.dtype) * srms(x)  # M30
 
 
-def create_norm(kind: str, M: int) -> nn.Module:
+def create_block_norm(kind: str, M: int) -> nn.Module:
     """The norm of a model by name: "srms", "scale", "rms" or "layer"."""
     if kind in ("srms", "scale"):
         return SRMS() if kind == "srms" else ScaleNorm()
@@ -84,7 +84,7 @@ class _PartMixer(Mixer):
 
 def _create_mixers(config: ModelConfig, layer: str) -> list[Mixer]:
     """The mixers of a layer: of the full width each, or with a part of the heads in "a|b"."""
-    sign, names = layer_parts(layer)
+    sign, names = split_layer_config(layer)
     options = [config.options.get(name, {}) for name in names]
     if sign != "|":
         return [
@@ -110,13 +110,13 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, layer: str) -> None:
         super().__init__()
         M, self.pre = config.width, config.norm_position == "pre"
-        self.sign = layer_parts(layer)[0]
+        self.sign = split_layer_config(layer)[0]
         self.mixers = nn.ModuleList(_create_mixers(config, layer))  # type: ignore[assignment]
-        self.mixer_norm = create_norm(config.norm, M)
+        self.mixer_norm = create_block_norm(config.norm, M)
         self.ffn: nn.Module | None = None
         if config.ffn != "none":
             self.ffn = FFNS[config.ffn](M, config.ffn_width, config.activation, config.ffn_dropout)
-            self.ffn_norm = create_norm(config.norm, M)
+            self.ffn_norm = create_block_norm(config.norm, M)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from linnet.config import Settings
-from linnet.errors import unknown
+from linnet.errors import unknown_name_error
 from linnet.registry import ATTENTION
 
 SIGNS = {"+", "|", ">"}
@@ -14,11 +14,11 @@ SIGNS = {"+", "|", ">"}
 def _known(name: str) -> str:
     """Check the name of a mechanism."""
     if name not in ATTENTION:
-        raise unknown("attention", name, ATTENTION.names())
+        raise unknown_name_error("attention", name, ATTENTION.names())
     return name
 
 
-def layer_parts(layer: str) -> tuple[str, list[str]]:
+def split_layer_config(layer: str) -> tuple[str, list[str]]:
     """The sign that joins the mechanisms of a layer ("+" averages, "|" concatenates, ">" chains), and their names."""
     sign = next((letter for letter in layer if letter in SIGNS), "+")
     return sign, layer.split(sign)
@@ -28,7 +28,7 @@ def _known_layer(layer: str) -> str:
     """Check a layer: the name of a mechanism, or several joined by one of the signs."""
     if len(SIGNS & set(layer)) > 1:
         raise ValueError("a layer joins mechanisms by one sign: `+`, `|` or `>`")
-    for name in layer_parts(layer)[1]:
+    for name in split_layer_config(layer)[1]:
         _known(name)
     return layer
 
@@ -93,7 +93,7 @@ class ModelConfig(Settings):
         if width is not None and width % heads:
             raise ValueError(f"it must divide width = {width}")
         for layer in info.data.get("layers", ()):
-            sign, names = layer_parts(layer)
+            sign, names = split_layer_config(layer)
             if sign == "|" and heads % len(names):
                 raise ValueError(f"layer {layer!r} divides them among {len(names)} mechanisms")
         return heads

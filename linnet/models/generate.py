@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from linnet.errors import InputError, LinnetError
 from linnet.models.config import ModelConfig
-from linnet.ops.masks import layout
+from linnet.ops.masks import layout_of_masks
 
 Rule = tuple[type, Callable[[Any], bool], str]  # the type of a number, whether it fits, and what is allowed
 WHOLE: Rule = (int, lambda n: n >= 0, "a whole number of at least 0")
@@ -69,7 +69,7 @@ class Writer(Protocol):
     def train(self, mode: bool = True) -> Any: ...
 
 
-def stream(
+def generate_stream(
     model: Writer, ids: Tensor, max_new_tokens: int, sampling: Sampling, key_mask: Tensor | None
 ) -> Iterator[Tensor]:
     """Yield the tokens that the model generates after the prompts ids (B,N), (B,) ids at a time."""
@@ -86,7 +86,7 @@ def _last_tokens(model: Writer, ids: Tensor, key_mask: Tensor | None, new: int) 
     if ids.dim() != 2 or 0 in ids.shape:
         raise InputError(f"the prompt has shape {tuple(ids.shape)}: it must be (batch, tokens), both at least 1")
     B, N = ids.shape
-    where = layout(B, N, key_mask, None, ids.device)
+    where = layout_of_masks(B, N, key_mask, None, ids.device)
     length = torch.as_tensor(where.length, device=ids.device).expand(B)
     if int(length.min()) == 0:
         raise InputError(f"row {int(length.argmin())} of the prompt has no real token: each needs at least one")

@@ -12,25 +12,25 @@ from typing import Any
 
 from torch import Tensor
 
-from linnet.config import parse_section, read_toml
+from linnet.config import parse_config_section, read_config_toml
 from linnet.errors import InputError, LinnetError
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
 from linnet.storage import (
     IDLE,
     Checkpoint,
-    clean,
-    dump_json,
+    clean_temporary_files,
+    dump_json_file,
     newest_checkpoint,
-    one_line_errors,
+    one_line_file_errors,
     pack_tensors,
     read_checkpoint,
-    read_hashed,
-    read_json,
-    temporary_name,
+    read_hashed_file,
+    read_json_file,
+    temporary_file_name,
     unpack_tensors,
-    write_atomic,
-    write_new,
+    write_file_atomic,
+    write_new_file,
 )
 
 FORMAT = "linnet-model-1"
@@ -45,7 +45,7 @@ def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], 
         raise InputError(f"path is a {type(path).__name__}: it must be the path of a folder")
     path = Path(path)
     if (path / "config.toml").is_file():
-        return load_run(path, step, warn or _warn)[0]
+        return load_run_model(path, step, warn or _warn)[0]
     if not (path / "config.json").is_file():
         what = "does not exist" if not path.exists() else "is neither a run (config.toml) nor a model (config.json)"
         raise InputError(f"{path} {what}")
@@ -53,31 +53,31 @@ def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], 
         raise InputError(f"step is {step}: {path} is an exported model, which has no steps")
     config, source, tensors = _exported(path)
     model = Model(config)
-    load_weights(model, tensors, source, cast=True)
+    load_model_weights(model, tensors, source, cast=True)
     return model.eval()
 
 
-def load_run(path: Path, step: int | None, warn: Callable[[str], None]) -> tuple[Model, dict[str, Any]]:
+def load_run_model(path: Path, step: int | None, warn: Callable[[str], None]) -> tuple[Model, dict[str, Any]]:
     """The model of a checkpoint, and the state that was saved with it."""
-    table = read_toml(path / "config.toml")
+    table = read_config_toml(path / "config.toml")
     config = _parsed(table.get("model"), path / "config.toml", drop="preset")
-    checkpoint = saved_checkpoint(path, step, table.get("task"), config, warn)
+    checkpoint = load_saved_checkpoint(path, step, table.get("task"), config, warn)
     model = Model(config)
-    load_weights(model, checkpoint.model, checkpoint.path)
+    load_model_weights(model, checkpoint.model, checkpoint.path)
     return model.eval(), checkpoint.state
 
 
-def saved_checkpoint(
+def load_saved_checkpoint(
     path: Path, step: int | None, task: object, config: ModelConfig, warn: Callable[[str], None]
 ) -> Checkpoint:
     """The checkpoint of `step`, or the newest valid one, after checking its task, model and tokenizer."""
     checkpoint = _run_checkpoint(path, step, warn)
-    check_saved(path, checkpoint, task, config, warn)
+    check_loading_checkpoint(path, checkpoint, task, config, warn)
     _check_tokenizer(path, _tokenizer_sha256(checkpoint.state))
     return checkpoint
 
 
-def check_saved(
+def check_loading_checkpoint(
     folder: Path, checkpoint: Checkpoint, task: object, config: ModelConfig, warn: Callable[[str], None]
 ) -> None:
     """Raise if the checkpoint belongs to another task or model; warn if it does not record them."""
@@ -93,7 +93,7 @@ def check_saved(
         raise InputError(f"{folder}: its checkpoints belong to another model ({differing[0]} in config.toml differs)")
 
 
-def load_weights(model: Model, tensors: Mapping[str, Tensor], source: Path, cast: bool = False) -> None:
+def load_model_weights(model: Model, tensors: Mapping[str, Tensor], source: Path, cast: bool = False) -> None:
     """Copy tensors into a model; if one does not fit, the error names it and `source`, and nothing is changed.
 
     With `cast`, floating-point tensors may have another precision than the model.
@@ -118,31 +118,31 @@ def export_model(model: Model, folder: str | Path, tokenizer: str | Path | None 
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists: a model is exported to a new folder")
-    clean(folder.absolute().parent, IDLE, shared=True)
+    clean_temporary_files(folder.absolute().parent, IDLE, shared=True)
     own = None
     if tokenizer is not None:
-        with one_line_errors("read", Path(tokenizer)):
-            own = read_hashed(tokenizer)
-    temporary = temporary_name(folder)
-    with one_line_errors("write", folder, temporary):
+        with one_line_file_errors("read", Path(tokenizer)):
+            own = read_hashed_file(tokenizer)
+    temporary = temporary_file_name(folder)
+    with one_line_file_errors("write", folder, temporary):
         temporary.mkdir(parents=True)
         parts, tied = pack_tensors(model.state_dict())
         about: dict[str, Any] = {
             "format": FORMAT,
             "model": model.config.model_dump(mode="json"),
-            "sha256": write_new(temporary / "model.safetensors", parts)["sha256"],
+            "sha256": write_new_file(temporary / "model.safetensors", parts)["sha256"],
             "tied": tied,
         }
         if own is not None:
-            write_atomic(temporary / "tokenizer.json", bytes(own[0]))
+            write_file_atomic(temporary / "tokenizer.json", bytes(own[0]))
             about["tokenizer_sha256"] = own[1]
         about["config_sha256"] = _own_sha256(about)
-        write_atomic(temporary / "config.json", dump_json(about, "config.json"))
+        write_file_atomic(temporary / "config.json", dump_json_file(about, "config.json"))
         temporary.replace(folder)
     return folder
 
 
-def run_tokenizer(folder: Path, state: Mapping[str, Any]) -> Path | None:
+def load_run_tokenizer(folder: Path, state: Mapping[str, Any]) -> Path | None:
     """The tokenizer of a run, given the state of its checkpoint; None if it has none. Raises if the file is lost."""
     path = folder / "tokenizer.json"
     if path.exists():
@@ -166,8 +166,8 @@ def _check_tokenizer(folder: Path, sha256: object) -> None:
     path = folder / "tokenizer.json"
     if sha256 is None or not path.exists():
         return
-    with one_line_errors("read", path):
-        found = read_hashed(path)[1]
+    with one_line_file_errors("read", path):
+        found = read_hashed_file(path)[1]
     if found != sha256:
         raise LinnetError(f"{path} is not the tokenizer of this model: its SHA-256 differs; put it back")
 
@@ -187,14 +187,14 @@ def _run_checkpoint(path: Path, step: int | None, warn: Callable[[str], None]) -
 
 def _exported(path: Path) -> tuple[ModelConfig, Path, Mapping[str, Tensor]]:
     """Configuration and weights of an exported folder, after verifying both."""
-    about, source = read_json(path / "config.json"), path / "model.safetensors"
+    about, source = read_json_file(path / "config.json"), path / "model.safetensors"
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise InputError(f"{path / 'config.json'} is not the configuration of an exported model ({FORMAT})")
     if about.get("config_sha256") != _own_sha256(about):
         raise LinnetError(f"{path / 'config.json'} has been changed: its SHA-256 is not the one in it; export it again")
     config = _parsed(about.get("model"), path / "config.json")
-    with one_line_errors("read", source):
-        weights, found = read_hashed(source)
+    with one_line_file_errors("read", source):
+        weights, found = read_hashed_file(source)
     if found != about.get("sha256"):
         raise LinnetError(f"{source} is damaged: its SHA-256 is not the one in config.json")
     _check_tokenizer(path, about.get("tokenizer_sha256"))
@@ -204,7 +204,7 @@ def _exported(path: Path) -> tuple[ModelConfig, Path, Mapping[str, Tensor]]:
 def _own_sha256(about: Mapping[str, Any]) -> str:
     """The SHA-256 of the content of config.json: the hashes of the files, the model and the ties."""
     said = {key: value for key, value in about.items() if key != "config_sha256"}
-    return hashlib.sha256(dump_json(said, "config.json")).hexdigest()
+    return hashlib.sha256(dump_json_file(said, "config.json")).hexdigest()
 
 
 def _parsed(table: Any, path: Path, drop: str = "") -> ModelConfig:
@@ -212,6 +212,6 @@ def _parsed(table: Any, path: Path, drop: str = "") -> ModelConfig:
     if not isinstance(table, dict):
         raise InputError(f"{path} has no table `model`")
     try:
-        return parse_section(ModelConfig, {key: value for key, value in table.items() if key != drop}, "model")
+        return parse_config_section(ModelConfig, {key: value for key, value in table.items() if key != drop}, "model")
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

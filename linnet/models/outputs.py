@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, relu
 
 from linnet.models.config import ModelConfig
-from linnet.ops.precision import accumulator
+from linnet.ops.precision import accumulator_precision
 
 
 def _own_table(config: ModelConfig) -> nn.Linear | None:
@@ -68,9 +68,9 @@ class TwoTower(Classifier):
         return super().forward(torch.cat([a, b, a * b, a - b], dim=-1), embedding)
 
 
-def mean_over(h: Tensor, real: Tensor | None, length: int | None = None) -> Tensor:
+def mean_output(h: Tensor, real: Tensor | None, length: int | None = None) -> Tensor:
     """The mean (B, M) of the real tokens of h (B,N,M); given a `length`, their sum divided by that."""
-    wide = h.to(accumulator(h.dtype))
+    wide = h.to(accumulator_precision(h.dtype))
     if real is not None:
         wide = wide.masked_fill(~real[..., None], 0)
     count = real.sum(dim=1, keepdim=True).clamp(min=1) if real is not None and length is None else None

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from linnet.config import parse_section
-from linnet.errors import InputError, unknown
-from linnet.models.config import ModelConfig, layer_parts
+from linnet.config import parse_config_section
+from linnet.errors import InputError, unknown_name_error
+from linnet.models.config import ModelConfig, split_layer_config
 from linnet.registry import ATTENTION
 
 if TYPE_CHECKING:
@@ -126,25 +126,25 @@ def preset(name: str, **overrides: Any) -> ModelConfig:
     has the dropout that it has in `vanilla_roberta`. T1 keeps its own options for `diag` and `norm`.
     """
     if name not in list_models():
-        raise unknown("model", name, list_models())
+        raise unknown_name_error("model", name, list_models())
     table = _table(name, overrides)
-    return parse_section(ModelConfig, _merge(table, overrides), "model")
+    return parse_config_section(ModelConfig, _merge(table, overrides), "model")
 
 
-def model_config(table: Mapping[str, Any]) -> ModelConfig:
+def preset_config(table: Mapping[str, Any]) -> ModelConfig:
     """The configuration of a recipe's [model] table: its `preset`, if it names one, and any fields.
 
     In the table of a run every field is set, and `preset` is only a name.
     """
     fields = {key: value for key, value in table.items() if key != "preset"}
-    if "preset" not in table or is_resolved(table):
-        return parse_section(ModelConfig, fields, "model")
+    if "preset" not in table or is_resolved_preset(table):
+        return parse_config_section(ModelConfig, fields, "model")
     if not isinstance(table["preset"], str):
         raise InputError(f"model.preset is {table['preset']!r}: it must be a name")
     return preset(table["preset"], **fields)
 
 
-def is_resolved(table: Mapping[str, Any]) -> bool:
+def is_resolved_preset(table: Mapping[str, Any]) -> bool:
     """Whether a [model] table sets every field, as that of a run does."""
     return set(table) >= RESOLVED
 
@@ -189,7 +189,7 @@ def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 def _mechanisms(layers: Any) -> set[str]:
     """The mechanisms that `layers` name; anything but a list of strings is left to the check of the fields."""
     named = layers if isinstance(layers, list | tuple) else ()
-    return {mechanism for layer in named if isinstance(layer, str) for mechanism in layer_parts(layer)[1]}
+    return {mechanism for layer in named if isinstance(layer, str) for mechanism in split_layer_config(layer)[1]}
 
 
 def _options(system: str, mechanism: str, kind: str, size: str, length: Any) -> dict[str, Any]:

@@ -6,19 +6,21 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from linnet.errors import InputError, UnsupportedError, unknown
-from linnet.ops.custom_op import is_plain
+from linnet.errors import InputError, UnsupportedError, unknown_name_error
+from linnet.ops.custom_op import custom_op_is_plain
 
 NAMES = ("reference", "torch", "cpu", "triton")
 WIDTHS = 8, 256  # the least and the largest head width of the kernels
 
 
-def choose_kernel(op: str, q: Tensor, v: Tensor, backend: str | None, hurdle: str = "") -> str:
-    """`choose` for an op that has all backends; `hurdle` says why no kernel can run."""
-    return choose(op, NAMES, backend, hurdle or cpu_hurdle(q, v), hurdle or _triton_hurdle(q, v), v.device.type)
+def choose_kernel_backend(op: str, q: Tensor, v: Tensor, backend: str | None, hurdle: str = "") -> str:
+    """`choose_backend` for an op that has all backends; `hurdle` says why no kernel can run."""
+    return choose_backend(
+        op, NAMES, backend, hurdle or cpu_backend_hurdle(q, v), hurdle or _triton_hurdle(q, v), v.device.type
+    )
 
 
-def choose(
+def choose_backend(
     op: str, available: tuple[str, ...], backend: str | None, hurdle: str = "", on_gpu: str = "", device: str = "cpu"
 ) -> str:
     """The backend to use for `op`; an impossible choice is an error, never a silent fallback.
@@ -28,15 +30,15 @@ def choose(
     """
     name, source = requested_backend(backend)
     if name is None:
-        if "triton" in available and device == "cuda" and not on_gpu and not no_triton(device):
+        if "triton" in available and device == "cuda" and not on_gpu and not no_triton_backend(device):
             return "triton"
-        return "cpu" if "cpu" in available and not hurdle and not no_kernels() else "torch"
+        return "cpu" if "cpu" in available and not hurdle and not no_cpu_backend() else "torch"
     if name not in available:
         raise UnsupportedError(f"backend {name!r} does not implement {op}: one of {', '.join(available)}")
-    if name == "cpu" and (hurdle or no_kernels()):
-        raise UnsupportedError(f"{source} 'cpu' cannot run this {op}: {hurdle or no_kernels()}")
-    if name == "triton" and (on_gpu or no_triton(device)):
-        raise UnsupportedError(f"{source} 'triton' cannot run this {op}: {on_gpu or no_triton(device)}")
+    if name == "cpu" and (hurdle or no_cpu_backend()):
+        raise UnsupportedError(f"{source} 'cpu' cannot run this {op}: {hurdle or no_cpu_backend()}")
+    if name == "triton" and (on_gpu or no_triton_backend(device)):
+        raise UnsupportedError(f"{source} 'triton' cannot run this {op}: {on_gpu or no_triton_backend(device)}")
     return name
 
 
@@ -45,11 +47,11 @@ def requested_backend(backend: str | None = None) -> tuple[str | None, str]:
     name = os.environ.get("LINNET_BACKEND") or None if backend is None else backend
     source = "LINNET_BACKEND" if backend is None else "backend"
     if name is not None and (not isinstance(name, str) or name not in NAMES):
-        raise InputError(f"{source}: {unknown('backend', name, NAMES)}")
+        raise InputError(f"{source}: {unknown_name_error('backend', name, NAMES)}")
     return name, source
 
 
-def cpu_hurdle(q: Tensor, v: Tensor) -> str:
+def cpu_backend_hurdle(q: Tensor, v: Tensor) -> str:
     """Why the CPU kernels do not take these tensors; empty if they do."""
     D, E = q.shape[3], v.shape[3]
     if v.device.type != "cpu":
@@ -59,16 +61,23 @@ def cpu_hurdle(q: Tensor, v: Tensor) -> str:
     return _width_hurdle(D, E)
 
 
-def cpu_serves(q: Tensor, v: Tensor) -> bool:
+def cpu_backend_serves(q: Tensor, v: Tensor) -> bool:
     """Whether the CPU kernels may replace torch: they can run, and no other backend is requested."""
-    return (os.environ.get("LINNET_BACKEND") or "cpu") == "cpu" and not cpu_hurdle(q, v) and not no_kernels()
+    return (
+        (os.environ.get("LINNET_BACKEND") or "cpu") == "cpu" and not cpu_backend_hurdle(q, v) and not no_cpu_backend()
+    )
 
 
-def serves(op: str, x: Tensor) -> bool:
+def backend_serves(op: str, x: Tensor) -> bool:
     """Whether a kernel runs this pointwise `op`; compilers fuse it themselves, transforms need plain operations."""
-    if not is_plain(x) or x.dtype != torch.float32 or x.device.type != "cpu" or forward_ad._current_level >= 0:
+    if (
+        not custom_op_is_plain(x)
+        or x.dtype != torch.float32
+        or x.device.type != "cpu"
+        or forward_ad._current_level >= 0
+    ):
         return False
-    return choose(op, ("reference", "torch", "cpu"), None) == "cpu"
+    return choose_backend(op, ("reference", "torch", "cpu"), None) == "cpu"
 
 
 def _triton_hurdle(q: Tensor, v: Tensor) -> str:
@@ -87,19 +96,19 @@ def _width_hurdle(D: int, E: int) -> str:
 
 
 @torch.compiler.assume_constant_result
-def no_triton(device: str) -> str:
+def no_triton_backend(device: str) -> str:
     """Why the Triton kernels do not run on such a device; empty if they do. The first call imports Triton."""
     try:
-        from linnet.ops.triton.tiles import interpreted
+        from linnet.ops.triton.tiles import tiles_interpreted
     except ImportError as error:
         return f"triton cannot be imported ({error})"
     on_cpu = "tensors are on cpu, where Triton runs only with TRITON_INTERPRET=1 in the environment"
-    return on_cpu if device == "cpu" and not interpreted() else ""
+    return on_cpu if device == "cpu" and not tiles_interpreted() else ""
 
 
 @torch.compiler.assume_constant_result
-def no_kernels() -> str:
+def no_cpu_backend() -> str:
     """Why there are no compiled kernels; empty if there are. The first call compiles them."""
-    from linnet.ops.cpu.build import kernels
+    from linnet.ops.cpu.build import built_cpu_kernels
 
-    return kernels().reason
+    return built_cpu_kernels().reason

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from linnet.errors import InputError, unknown
+from linnet.errors import InputError, unknown_name_error
 from linnet.ops import reference
-from linnet.ops.backend import choose, cpu_hurdle, cpu_serves
-from linnet.ops.hashing import hashed, new_seed, stays
-from linnet.ops.masks import Layout, check_qkv, cleared, layout
-from linnet.ops.precision import accumulator, no_autocast
+from linnet.ops.backend import choose_backend, cpu_backend_hurdle, cpu_backend_serves
+from linnet.ops.hashing import hash_coordinates, hash_stays, new_hashing_seed
+from linnet.ops.masks import Layout, check_qkv_for_masks, clear_masked, layout_of_masks
+from linnet.ops.precision import accumulator_precision, keep_precision
 from linnet.ops.rules import BlockRule
 
 KINDS = ("softmax", "rela")
@@ -39,9 +39,9 @@ def block_attention(
     `kind` is "softmax" or "rela" (the ReLU of the scores, without a normalizer); scores are q.k times `scale`, by
     default D^-1/2. The last block may be shorter; a query that sees no real key gives zeros.
     """
-    B, _, N = check_qkv(q, k, v)
+    B, _, N = check_qkv_for_masks(q, k, v)
     if kind not in KINDS:
-        raise unknown("kind", kind, KINDS)
+        raise unknown_name_error("kind", kind, KINDS)
     if not isinstance(causal, bool):
         raise InputError(f"causal is {causal!r}: it must be True or False")
     if not isinstance(block, int) or isinstance(block, bool) or block < 1:
@@ -49,46 +49,48 @@ def block_attention(
     if scale is not None and (not isinstance(scale, int | float) or isinstance(scale, bool)):
         raise InputError(f"scale is {scale!r}: it must be a number or None")
     rule = BlockRule(kind, causal, q.shape[-1] ** -0.5 if scale is None else float(scale))
-    return attend(q, k, v, layout(B, N, key_mask, segments, v.device), block, rule, backend)
+    return attend_in_blocks(q, k, v, layout_of_masks(B, N, key_mask, segments, v.device), block, rule, backend)
 
 
-def attend(
+def attend_in_blocks(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule, backend: str | None = None
 ) -> Tensor:
     """`block_attention` of checked tensors from their layout, without dropout."""
     large = f"block is {block}, kernels take up to {LARGEST}" if min(block, q.shape[2]) > LARGEST else ""
-    name = choose("block_attention", tuple(BACKENDS), backend, large or cpu_hurdle(q, v))
+    name = choose_backend("block_attention", tuple(BACKENDS), backend, large or cpu_backend_hurdle(q, v))
     return BACKENDS[name](q, k, v, where, block, rule)
 
 
-def attend_dropping(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor | None:
-    """`attend` with dropout and in long blocks, on the CPU kernels; None where they cannot run.
+def attend_in_blocks_dropping(
+    q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule
+) -> Tensor | None:
+    """`attend_in_blocks` with dropout and in long blocks, on the CPU kernels; None where they cannot run.
 
     torch's generator decides which weights are dropped.
     """
-    return _cpu(q, k, v, where, block, rule) if min(block, q.shape[2]) <= LONGEST and cpu_serves(q, v) else None
+    return _cpu(q, k, v, where, block, rule) if min(block, q.shape[2]) <= LONGEST and cpu_backend_serves(q, v) else None
 
 
 def _cpu(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor:
     from linnet.ops.cpu import block as kernels
 
-    return kernels.attend(q, k, v, where, block, rule)
+    return kernels.cpu_block_attention(q, k, v, where, block, rule)
 
 
-def attend_torch(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor:
+def attend_in_blocks_torch(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor:
     """In PyTorch; the rule may have dropout."""
-    k, v = cleared(where.real, k, v)
+    k, v = clear_masked(where.real, k, v)
     if rule.dropout and v.device.type == "cpu":
-        rule = rule._replace(seed=new_seed(v.device))
-    with no_autocast(v.device):
+        rule = rule._replace(seed=new_hashing_seed(v.device))
+    with keep_precision(v.device):
         if where.run is not None:
-            return attend_blocks(q, k, v, _block_ids(where, block), where.real, block, rule)
+            return attend_given_blocks(q, k, v, _block_ids(where, block), where.real, block, rule)
         if where.real is None:
             return _aligned(q, k, v, None, block, rule, torch.arange(q.shape[2], device=q.device)[None])
         return _shifted(q, k, v, where.real, block, rule)
 
 
-BACKENDS = {"reference": reference.attend_block, "torch": attend_torch, "cpu": _cpu}
+BACKENDS = {"reference": reference.reference_block, "torch": attend_in_blocks_torch, "cpu": _cpu}
 
 
 def _block_ids(where: Layout, block: int) -> Tensor:
@@ -97,12 +99,12 @@ def _block_ids(where: Layout, block: int) -> Tensor:
     return own if where.run is None else where.run * 2**32 + own
 
 
-def kernel_ids(where: Layout, block: int, B: int) -> Tensor | None:
+def block_kernel_ids(where: Layout, block: int, B: int) -> Tensor | None:
     """`block_ids` for the kernels; None where blocks begin at the first token of every row."""
     return None if where.real is None and where.run is None else _block_ids(where, block).expand(B, -1)
 
 
-def dense(
+def dense_block(
     q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: BlockRule, at: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
     """Attention of (..., T, D) queries over (..., K, D) keys where `see` (..., T, K) allows; blind rows give zeros.
@@ -112,14 +114,14 @@ def dense(
     if rule.dropout and v.device.type == "cpu":
         return _dropped(q, k, v, see, rule, at)
     if rule.kind == "rela":
-        wide = accumulator(v.dtype)
+        wide = accumulator_precision(v.dtype)
         A = q.to(wide) @ k.to(wide).mT * rule.scale
         A = A if see is None else torch.where(see, A, 0)
         A = (A.tril() if rule.causal else A).relu()  # M6
         return (F.dropout(A, rule.dropout) @ v.to(wide)).to(v.dtype)
     if q.dim() == 5:  # torch's fused kernel needs four axes
         see = None if see is None else see.expand(*q.shape[:3], -1, -1).flatten(1, 2)
-        o = dense(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2), see, rule)
+        o = dense_block(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2), see, rule)
         return o.unflatten(1, q.shape[1:3])
     if see is None:
         return F.scaled_dot_product_attention(  # M5
@@ -134,8 +136,8 @@ def dense(
 def _dropped(
     q: Tensor, k: Tensor, v: Tensor, see: Tensor | None, rule: BlockRule, at: tuple[Tensor, Tensor] | None
 ) -> Tensor:
-    """`dense` with the dropout of the CPU kernels: the hash of its head, query and key decides about a weight."""
-    wide, T, K = accumulator(v.dtype), q.shape[-2], k.shape[-2]
+    """`dense_block` with the dropout of the CPU kernels: the hash of its head, query and key decides about a weight."""
+    wide, T, K = accumulator_precision(v.dtype), q.shape[-2], k.shape[-2]
     see = torch.ones(T, K, dtype=torch.bool, device=q.device) if see is None else see
     see = see.tril() if rule.causal else see
     A = q.to(wide) @ k.to(wide).mT * rule.scale
@@ -146,8 +148,10 @@ def _dropped(
         A = A.masked_fill(~(see | blind), -torch.inf).softmax(dim=-1).masked_fill(blind, 0)  # M5
     heads = torch.arange(q.shape[0] * q.shape[1], device=q.device).view(*q.shape[:2], *(1,) * (q.dim() - 2))
     rows, columns = at or (torch.arange(n, device=q.device)[None] for n in (T, K))
-    seed = new_seed(q.device) if rule.seed is None else rule.seed
-    stay = stays(hashed(seed, heads, rows[:, None, ..., None]), columns[:, None, ..., None, :], rule.dropout)
+    seed = new_hashing_seed(q.device) if rule.seed is None else rule.seed
+    stay = hash_stays(
+        hash_coordinates(seed, heads, rows[:, None, ..., None]), columns[:, None, ..., None, :], rule.dropout
+    )
     return (torch.where(stay, A * (1 / (1 - rule.dropout)), 0) @ v.to(wide)).to(v.dtype)
 
 
@@ -168,20 +172,20 @@ def _aligned(
         see = None if real is None else real[:, None, tokens].unflatten(2, (-1, w))[..., None, :]  # (B, 1, N/w, 1, w)
         see = None if see is None else see.expand(-1, -1, -1, w, -1)
         at = place[:, tokens].unflatten(1, (-1, w))
-        parts.append(dense(a, b, c, see, rule, (at, at)).flatten(2, 3))
+        parts.append(dense_block(a, b, c, see, rule, (at, at)).flatten(2, 3))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
 def _shifted(q: Tensor, k: Tensor, v: Tensor, real: Tensor, block: int, rule: BlockRule) -> Tensor:
     """With a key mask: rotate every row so that its first real token comes first, attend, rotate back."""
-    there, back = turns(real)
-    a, b, c = (pick(x, there) for x in (q, k, v))
-    o = pick(_aligned(a, b, c, real.gather(1, there), block, rule, there), back)
+    there, back = block_turns(real)
+    a, b, c = (pick_block_tokens(x, there) for x in (q, k, v))
+    o = pick_block_tokens(_aligned(a, b, c, real.gather(1, there), block, rule, there), back)
     before = real.cumsum(dim=1) == 0  # the padding before the first real token, which was moved to the end
     return o.masked_fill(before[:, None, :, None], 0)
 
 
-def turns(real: Tensor) -> tuple[Tensor, Tensor]:
+def block_turns(real: Tensor) -> tuple[Tensor, Tensor]:
     """Indices (B,N) that bring the first real token of each row to the front, and back."""
     N = real.shape[1]
     index = torch.arange(N, device=real.device)
@@ -189,12 +193,12 @@ def turns(real: Tensor) -> tuple[Tensor, Tensor]:
     return (index + first) % N, (index - first) % N
 
 
-def pick(x: Tensor, index: Tensor) -> Tensor:
+def pick_block_tokens(x: Tensor, index: Tensor) -> Tensor:
     """Tokens of x (B,H,N,D) by index (B,N)."""
     return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
 
 
-def attend_blocks(
+def attend_given_blocks(
     q: Tensor, k: Tensor, v: Tensor, ids: Tensor, real: Tensor | None, block: int, rule: BlockRule
 ) -> Tensor:
     """Attention among neighbors with equal block ids (B,N), each block contiguous and at most `block` tokens long.
@@ -222,5 +226,7 @@ def attend_blocks(
     at = order, beside(order, 1, -1)
     if rule.causal:
         see = see & (order[..., :, None] >= at[1][..., None, :])
-    o = dense(q, beside(k, 2, 0), beside(v, 2, 0), see[:, None], rule._replace(causal=False), at)  # (B, H, n, w, E)
+    o = dense_block(
+        q, beside(k, 2, 0), beside(v, 2, 0), see[:, None], rule._replace(causal=False), at
+    )  # (B, H, n, w, E)
     return o.flatten(2, 3)[:, :, :N]

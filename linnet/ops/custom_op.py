@@ -52,7 +52,7 @@ class CustomOp:
         _refuse_forward_mode(args)
         if torch._C._are_functorch_transforms_active():
             return self._transformed.apply(*args)
-        if not is_plain(*args):
+        if not custom_op_is_plain(*args):
             return self._op(*args)
         if not torch.is_grad_enabled():
             return self._forward(*args)
@@ -81,7 +81,7 @@ def _refuse_second_derivative(ctx: Any, *gradients: Tensor) -> None:
     raise UnsupportedError("a second derivative is not supported: gradients are of the first order")
 
 
-def is_plain(*args: Any) -> bool:
+def custom_op_is_plain(*args: Any) -> bool:
     """Whether no compiler, tracer, transform of torch.func or extension traces a call with these arguments."""
     if torch._C._are_functorch_transforms_active() or torch._C._get_tracing_state() is not None:
         return False

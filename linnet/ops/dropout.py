@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from linnet.ops.backend import serves
-from linnet.ops.hashing import hashed, new_seed, stays
+from linnet.ops.backend import backend_serves
+from linnet.ops.hashing import hash_coordinates, hash_stays, new_hashing_seed
 
 SHEET = 1 << 16  # numbers whose places are counted together
 
@@ -17,8 +17,8 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """x with each number 0 with probability p, else divided by 1 - p."""
     if not 0 < p < 1 or not x.numel() or x.device.type != "cpu":
         return F.dropout(x, p)
-    seed = new_seed(x.device)
-    if serves("dropout", x):
+    seed = new_hashing_seed(x.device)
+    if backend_serves("dropout", x):
         from linnet.ops.cpu.dropout import dropout as kernel
 
         y: Tensor = kernel(x, seed, p)
@@ -31,4 +31,4 @@ def _kept(x: Tensor, seed: Tensor, p: float) -> Tensor:
     n = x.numel()
     sheet = torch.arange(-(-n // SHEET), device=x.device)
     place = torch.arange(min(n, SHEET), device=x.device)
-    return stays(hashed(seed, sheet[:, None]), place, p).flatten()[:n].view(x.shape)
+    return hash_stays(hash_coordinates(seed, sheet[:, None]), place, p).flatten()[:n].view(x.shape)

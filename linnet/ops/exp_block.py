@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from linnet.ops.backend import cpu_serves
+from linnet.ops.backend import cpu_backend_serves
 from linnet.ops.block import LARGEST
 from linnet.ops.masks import Layout
 from linnet.ops.rules import ExpRule
@@ -10,8 +10,8 @@ from linnet.ops.rules import ExpRule
 
 def exp_block_mean(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: ExpRule) -> Tensor | None:
     """(`exp_attention` by `rule` + softmax in blocks) / 2, or None where the CPU kernels cannot run."""
-    if min(block, q.shape[2]) > LARGEST or not cpu_serves(q, v):
+    if min(block, q.shape[2]) > LARGEST or not cpu_backend_serves(q, v):
         return None
     from linnet.ops.cpu import exp_block
 
-    return exp_block.attend(q, k, v, where, block, rule)
+    return exp_block.cpu_exp_block_mean(q, k, v, where, block, rule)

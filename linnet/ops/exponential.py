@@ -16,11 +16,20 @@ from torch import Tensor
 
 from linnet.errors import InputError
 from linnet.ops import reference
-from linnet.ops.backend import choose_kernel
+from linnet.ops.backend import choose_kernel_backend
 from linnet.ops.custom_op import CustomOp
-from linnet.ops.exponential_chunk import Maybe, chunks, exp_, store
-from linnet.ops.masks import Layout, check_qkv, check_state, cleared, crosses, fold_heads, layout, unfold_heads
-from linnet.ops.precision import FLOOR, State, accumulator, no_autocast
+from linnet.ops.exponential_chunk import Maybe, exponential_chunk_, exponential_chunks, store_exponential_chunk
+from linnet.ops.masks import (
+    Layout,
+    check_qkv_for_masks,
+    check_state_and_mask,
+    clear_masked,
+    crosses_masks,
+    fold_masked_heads,
+    layout_of_masks,
+    unfold_masked_heads,
+)
+from linnet.ops.precision import FLOOR, State, accumulator_precision, keep_precision
 from linnet.ops.rules import ExpRule
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -46,38 +55,36 @@ def exp_attention(
     With causal=False log_q may be (B, H', T, D), of another length and with more heads by a whole factor; o then is
     (B, H', T, E), and `key_mask` masks keys only.
     """
-    B, _, T = check_qkv(log_q, log_k, v, cross=causal is False)
+    B, _, T = check_qkv_for_masks(log_q, log_k, v, cross=causal is False)
     for name, flag in (("causal", causal), ("return_state", return_state)):
         if not isinstance(flag, bool):
             raise InputError(f"{name} is {flag!r}: it must be True or False")
     H, N, D, E = *log_k.shape[1:], v.shape[3]
-    check_state(state, [(B, H, D, E), (B, H, D), (B, H, D)], v.device)
-    crosses(log_q, log_k, segments)
-    where = layout(B, N, key_mask, segments, v.device)
-    o, after = attend(fold_heads(log_q, H), log_k, v, where, ExpRule(causal), state, backend)
-    o = unfold_heads(o, T)
+    check_state_and_mask(state, [(B, H, D, E), (B, H, D), (B, H, D)], v.device)
+    crosses_masks(log_q, log_k, segments)
+    where = layout_of_masks(B, N, key_mask, segments, v.device)
+    o, after = attend_exponentially(fold_masked_heads(log_q, H), log_k, v, where, ExpRule(causal), state, backend)
+    o = unfold_masked_heads(o, T)
     return (o, after) if return_state else o
 
 
-def attend(
+def attend_exponentially(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None = None,
     backend: str | None = None,
 ) -> tuple[Tensor, State]:  # fmt: skip
     """`exp_attention` of checked tensors from their layout, with its state; scaled copies of q and k only if needed."""
     hurdle = "" if q.shape[2] == k.shape[2] else "q and k have different lengths or heads"
-    name = choose_kernel("exp_attention", q, v, backend, hurdle)
+    name = choose_kernel_backend("exp_attention", q, v, backend, hurdle)
     if rule.alpha is not None and rule.beta is not None and name != "cpu":
         q, k, rule = rule.alpha * q, rule.beta * k, ExpRule(rule.causal)
     return BACKENDS[name](q, k, v, where, rule, state)
 
 
-def _torch(
-    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
-) -> tuple[Tensor, State]:
+def _torch(q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None) -> tuple[Tensor, State]:
     """In PyTorch: a loop over chunks, or matrix products where the queries are another sequence."""
     real, run, causal = where.real, where.run, rule.causal
-    S, z, m = _empty_state(k, v) if state is None else (part.to(accumulator(v.dtype)) for part in state)
-    with no_autocast(v.device):
+    S, z, m = _empty_state(k, v) if state is None else (part.to(accumulator_precision(v.dtype)) for part in state)
+    with keep_precision(v.device):
         if q.shape[2] != k.shape[2]:
             o, S, z, m = _across(q, k, v, real, S, z, m)
         elif q.shape[2] == 1:
@@ -90,28 +97,26 @@ def _torch(
 
 
 def _cpu(q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None) -> tuple[Tensor, State]:
-    from linnet.ops.cpu import exponential
+    from linnet.ops.cpu.exponential import cpu_exp_attention
 
-    return exponential.attend(q, k, v, where, rule, state)
-
-
-def _triton(
-    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
-) -> tuple[Tensor, State]:
-    from linnet.ops.triton import exponential
-
-    return exponential.attend(q, k, v, where, rule, state)
+    return cpu_exp_attention(q, k, v, where, rule, state)
 
 
-BACKENDS = {"reference": reference.attend_exp, "torch": _torch, "cpu": _cpu, "triton": _triton}
+def _triton(q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None) -> tuple[Tensor, State]:
+    from linnet.ops.triton.exponential import triton_exp_attention
+
+    return triton_exp_attention(q, k, v, where, rule, state)
 
 
-def token_moments(x: Tensor, real: Tensor | None, whole: bool = False) -> tuple[Tensor, Tensor] | None:
+BACKENDS = {"reference": reference.reference_exp, "torch": _torch, "cpu": _cpu, "triton": _triton}
+
+
+def exponential_moments(x: Tensor, real: Tensor | None, whole: bool = False) -> tuple[Tensor, Tensor] | None:
     """Sum and sum of squares of each token's entries, (B,H,N) in float64; None where the CPU kernels cannot run.
 
     With `whole`, sums over all tokens, (B,H,1).
     """
-    if choose_kernel("exp_attention", x, x, None) != "cpu":
+    if choose_kernel_backend("exp_attention", x, x, None) != "cpu":
         return None
     from linnet.ops.cpu.exponential import moments
 
@@ -122,7 +127,7 @@ def token_moments(x: Tensor, real: Tensor | None, whole: bool = False) -> tuple[
 def _empty_state(k: Tensor, v: Tensor) -> State:
     """The state of no keys."""
     (B, H, _, D), E = k.shape, v.shape[-1]
-    zeros = torch.zeros(B, H, D, E + 2, dtype=accumulator(v.dtype), device=v.device)
+    zeros = torch.zeros(B, H, D, E + 2, dtype=accumulator_precision(v.dtype), device=v.device)
     return zeros[..., :E], zeros[..., E], zeros[..., E + 1] + FLOOR
 
 
@@ -159,7 +164,7 @@ def _across(
     q: Tensor, k: Tensor, v: Tensor, real: Maybe, S: Tensor, z: Tensor, m: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """All keys (B,H,N,D) add to the state, then all queries (B,H,T,D) read it: two matrix products."""
-    q, k, x = (y.to(S.dtype) for y in (q, k, *cleared(real, v)))
+    q, k, x = (y.to(S.dtype) for y in (q, k, *clear_masked(real, v)))
     k = k if real is None else k.masked_fill(~real[:, None, :, None], -torch.inf)
     top = torch.maximum(m, k.amax(2)).detach().clamp_(min=FLOOR)  # (B, H, D)
     old, new = (m.detach() - top).exp(), (k - top.unsqueeze(2)).exp()
@@ -176,7 +181,7 @@ def _forward_loop(
     """o, its denominator relative to e^r, r, and the state after the last token."""
     o, den, r = torch.empty_like(v), m.new_empty(q.shape[:3]), m.new_empty(q.shape[:3])
     T, top = _pack(S, z, m)
-    parts = chunks(q, v, run, causal)
+    parts = exponential_chunks(q, v, run, causal)
     if not causal:
         for at, c in parts:
             c.load_keys(at, k, v, real)
@@ -194,9 +199,9 @@ def _forward_loop(
             num.baddbmm_(c.scores(), c.v)
             T, top = c.absorb(T, top, c.k, c.v, c.before, c.after)
         d = num[..., -1:]
-        store(den, at, d[..., 0])
-        store(r, at, r_[..., 0])
-        store(o, at, num[..., :-1].div_(d.masked_fill(d == 0, 1)))  # M11
+        store_exponential_chunk(den, at, d[..., 0])
+        store_exponential_chunk(r, at, r_[..., 0])
+        store_exponential_chunk(o, at, num[..., :-1].div_(d.masked_fill(d == 0, 1)))  # M11
     return o, den, r, *_unpack(T, S), top.view(m.shape)
 
 
@@ -211,9 +216,9 @@ def _backward_loop(
     are (g_t, -h_t): U begins as the gradient of the outgoing state and ends as that of the incoming one.
     """
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    with no_autocast(v.device):
+    with keep_precision(v.device):
         (T, top), (U, peak) = _pack(S, z, m), _pack(dS, dz, -m_last)
-        parts = chunks(q, v, run, causal)
+        parts = exponential_chunks(q, v, run, causal)
         less = den.log().masked_fill_(den == 0, torch.inf)  # rows that saw no key become -inf
         for _, c in parts:
             c.most = 80.0  # e^x / den may exceed 1 if a state that does not come from keys has z < 1
@@ -226,7 +231,7 @@ def _backward_loop(
             h[:, :, i] = (g[:, :, i].to(h.dtype) * o[:, :, i]).sum(-1) - den[:, :, i] * dden[:, :, i]
             c.load_queries(at, q, r, less, g, h)
             c.load_runs(at, run)
-            store(dq, at, c.read(top, c.q, c.before).mul_(torch.bmm(c.g, T.mT)))
+            store_exponential_chunk(dq, at, c.read(top, c.q, c.before).mul_(torch.bmm(c.g, T.mT)))
             if causal:
                 c.load_keys(at, k, v, real)
                 T, top = c.absorb(T, top, c.k, c.v, c.before, c.after)
@@ -244,10 +249,10 @@ def _backward_loop(
                 c.running_max(torch.full_like(top, FLOOR))
                 dv_.baddbmm_(c.scores(torch.bmm(c.g, c.v.mT)).mT, c.g)
                 U, peak = c.absorb(U, peak, c.q, c.g, c.after, c.before)
-                store(dq, at, c.dq)
-            store(dk, at, c.dk)
-            store(dv, at, dv_[..., :-1])
-        U.mul_(exp_(_pack(S, z, m)[1] + peak, 80.0).mT)
+                store_exponential_chunk(dq, at, c.dq)
+            store_exponential_chunk(dk, at, c.dk)
+            store_exponential_chunk(dv, at, dv_[..., :-1])
+        U.mul_(exponential_chunk_(_pack(S, z, m)[1] + peak, 80.0).mT)
         return dq, dk, dv, *_unpack(U, S)
 
 

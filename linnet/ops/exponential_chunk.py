@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.ops.precision import FLOOR, accumulator
+from linnet.ops.precision import FLOOR, accumulator_precision
 
 Maybe = Tensor | None
 
@@ -21,7 +21,7 @@ CHUNK = 64  # tokens between two states
 LEAF = 4  # tokens whose pairs are computed one by one
 
 
-def chunks(q: Tensor, v: Tensor, run: Maybe, causal: bool) -> "list[tuple[int, Chunk]]":
+def exponential_chunks(q: Tensor, v: Tensor, run: Maybe, causal: bool) -> "list[tuple[int, Chunk]]":
     """Where each chunk starts, and its buffers. Sizes are powers of two, so the last may reach past the end."""
     N = q.shape[2]
     sizes = [(at, min(CHUNK, 1 << (N - at - 1).bit_length())) for at in range(0, N, CHUNK)]
@@ -62,7 +62,7 @@ class Chunk:
         self.most = 0.0  # a bound on exponents that rounding may not exceed
 
         def new(width: int) -> Tensor:
-            return torch.empty(self.B * self.H, C, width, dtype=accumulator(v.dtype), device=v.device)
+            return torch.empty(self.B * self.H, C, width, dtype=accumulator_precision(v.dtype), device=v.device)
 
         self.q, self.k, self.high, self.W, self.dq, self.dk = (new(D) for _ in range(6))
         self.g, self.v, self.A = new(E + 1), new(E + 1).fill_(1), new(C).zero_()
@@ -116,7 +116,7 @@ class Chunk:
 
     def read(self, top: Tensor, x: Tensor, run: Maybe) -> Tensor:
         """The weights e^{x + top} with which the tokens of run `run` read a state."""
-        return exp_(_hide_(torch.add(x, top, out=self.W), self.here, run), self.most)
+        return exponential_chunk_(_hide_(torch.add(x, top, out=self.W), self.here, run), self.most)
 
     def absorb(
         self, T: Tensor, top: Tensor, x: Tensor, values: Tensor, old: Maybe = None, new: Maybe = None
@@ -124,8 +124,8 @@ class Chunk:
         """The state of run `new`, from that of run `old` (overwritten) and the tokens x."""
         x, last = _hide(x, self.here, new), _hide(top, old, new)
         top = torch.maximum(last, x.amax(1, keepdim=True)).clamp_(min=FLOOR)
-        W = exp_(torch.sub(x, top, out=self.W))
-        return T.mul_(exp_(last - top).mT).baddbmm_(W.mT, values), top  # M12
+        W = exponential_chunk_(torch.sub(x, top, out=self.W))
+        return T.mul_(exponential_chunk_(last - top).mT).baddbmm_(W.mT, values), top  # M12
 
     def running_max(self, top: Tensor) -> Tensor:
         """The largest key that each token sees, per channel, `top` being that of the run before."""
@@ -142,7 +142,7 @@ class Chunk:
             torch.add(x.q, x.top, out=x.W[1])
             if x.run is not None:
                 _hide_(self.W.unflatten(1, (-1, 2, x.h)), x.run, x.run[:, :, :1, -1:])
-            exp_(self.W, self.most)
+            exponential_chunk_(self.W, self.most)
             K, Q = x.KQ
             x.A.copy_(torch.bmm(Q, K.mT).view(x.A.shape))
             if dA is not None:
@@ -150,7 +150,7 @@ class Chunk:
                 dk.addcmul_(x.W[0], torch.bmm(X.mT, Q).view(dk.shape))
                 dq.addcmul_(x.W[1], torch.bmm(X, K).view(dq.shape))
         for d, y in enumerate(self.leaves):
-            exp_(_hide_(torch.add(y.q, y.k, out=y.P), *y.run), self.most)
+            exponential_chunk_(_hide_(torch.add(y.q, y.k, out=y.P), *y.run), self.most)
             y.A.copy_(y.P.sum(-1))
             if dA is not None:
                 y.P.mul_(_diagonal(dA, self.L, d).unsqueeze(-1))
@@ -159,13 +159,13 @@ class Chunk:
         return self.A
 
 
-def store(x: Tensor, at: int, part: Tensor) -> None:
+def store_exponential_chunk(x: Tensor, at: int, part: Tensor) -> None:
     """Writes a chunk (G, C, ...) into x (B, H, N, ...)."""
     to = x[:, :, at : at + part.shape[1]]
     to.copy_(part.unflatten(0, x.shape[:2])[:, :, : to.shape[2]])
 
 
-def exp_(x: Tensor, most: float = 0.0) -> Tensor:
+def exponential_chunk_(x: Tensor, most: float = 0.0) -> Tensor:
     """e^x in place, x <= most; negligible weights become 0, since denormal numbers are a hundred times slower."""
     least = -40.0 if x.dtype == torch.float32 else -320.0
     return F.threshold(x.clamp_(min=least - 1, max=most).exp_(), math.exp(least), 0.0, inplace=True)

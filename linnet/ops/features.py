@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import elu
 
-from linnet.ops.positions import reflect, rotate
-from linnet.ops.precision import accumulator
+from linnet.ops.positions import reflect_positions, rotate_by_position
+from linnet.ops.precision import accumulator_precision
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class EluFeatures:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The features of x (B,H,N,D)."""
-        x = one_plus_elu(x) if self.phi == "1+elu" else elu(x)
-        x = x if self.u is None else reflect(x, self.u)
-        return x if self.theta is None or self.position is None else rotate(x, self.theta, self.position)
+        x = one_plus_elu_features(x) if self.phi == "1+elu" else elu(x)
+        x = x if self.u is None else reflect_positions(x, self.u)
+        return x if self.theta is None or self.position is None else rotate_by_position(x, self.theta, self.position)
 
 
-def one_plus_elu(x: Tensor) -> Tensor:
+def one_plus_elu_features(x: Tensor) -> Tensor:
     """1 + elu(x), which is positive. The sum is taken in float32: half precision would cancel to 0 at -7."""
-    return (elu(x.to(accumulator(x.dtype))) + 1).to(x.dtype)
+    return (elu(x.to(accumulator_precision(x.dtype))) + 1).to(x.dtype)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, relu, silu
 
 from linnet.errors import InputError
-from linnet.ops.backend import serves
+from linnet.ops.backend import backend_serves
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu, "relu": relu}
 
@@ -15,7 +15,7 @@ def glu(x: Tensor, act: str) -> Tensor:
     """act(a) * b (..., w) of [a, b] = x (..., 2w); `act` is a name in ACTIVATIONS; gelu is the exact one."""
     if x.shape[-1] % 2:
         raise InputError(f"x has shape {tuple(x.shape)}: a gated unit halves the last axis, which must be even")
-    if act != "gelu" and x.numel() and serves("glu", x):
+    if act != "gelu" and x.numel() and backend_serves("glu", x):
         from linnet.ops.cpu.glu import glu as kernel
 
         y: Tensor = kernel(x.reshape(-1, x.shape[-1]), act)

@@ -10,12 +10,12 @@ BITS = 32
 FACTOR, OFFSET = 0x45D9F3B, 0x9E3779B9  # of the mixing; linnet/ops/cpu/source/hashing.h has the same
 
 
-def new_seed(device: torch.device | None = None) -> Tensor:
+def new_hashing_seed(device: torch.device | None = None) -> Tensor:
     """A seed from torch's generator, for a buffer that is saved with the weights, or for one pass."""
     return torch.randint(2**31, (), device=device)
 
 
-def hashed(seed: Tensor, *coordinates: Tensor) -> Tensor:
+def hash_coordinates(seed: Tensor, *coordinates: Tensor) -> Tensor:
     """Numbers in [0, 2^32) of the shape to which the coordinates broadcast; coordinates are in [0, 2^31)."""
     h = _mix(seed)
     for x in coordinates:
@@ -23,15 +23,15 @@ def hashed(seed: Tensor, *coordinates: Tensor) -> Tensor:
     return h
 
 
-def below(h: Tensor, n: Tensor | int) -> Tensor:
+def hash_below(h: Tensor, n: Tensor | int) -> Tensor:
     """A hash as a number in [0, n), n at most 2^31."""
     return (h * n) >> BITS
 
 
-def stays(h: Tensor, x: Tensor, p: float) -> Tensor:
+def hash_stays(h: Tensor, x: Tensor, p: float) -> Tensor:
     """Whether the hash of one more coordinate x than those of h is at least p 2^32: with probability 1 - p.
 
-    This is `hashed` in 32 bits, which take half the time. torch has them with a sign, so a shift is masked, and the
+    This is `hash_coordinates` in 32 bits, which take half the time. torch has them with a sign, so a shift is masked, and the
     highest bit is flipped before a comparison.
     """
     h = h.to(torch.int32) ^ _mix(x).to(torch.int32)

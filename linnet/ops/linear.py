@@ -12,11 +12,21 @@ from torch import Tensor
 
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import reference
-from linnet.ops.backend import choose_kernel
+from linnet.ops.backend import choose_kernel_backend
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.features import EluFeatures
-from linnet.ops.masks import Layout, check_qkv, check_state, cleared, clock, crosses, fold_heads, layout, unfold_heads
-from linnet.ops.precision import EPS, FLOOR, State, accumulator, no_autocast
+from linnet.ops.masks import (
+    Layout,
+    check_qkv_for_masks,
+    check_state_and_mask,
+    clear_masked,
+    crosses_masks,
+    fold_masked_heads,
+    layout_of_masks,
+    masked_clock,
+    unfold_masked_heads,
+)
+from linnet.ops.precision import EPS, FLOOR, State, accumulator_precision, keep_precision
 from linnet.ops.rules import LinearRule
 
 CHUNK = 64
@@ -44,17 +54,17 @@ def linear_attention(
     With causal=False phi_q may be (B,H',T,D), of another length and with more heads by a whole factor; o then is
     (B,H',T,E), and `key_mask` masks keys only.
     """
-    B, _, T = check_qkv(phi_q, phi_k, v, cross=causal is False)
+    B, _, T = check_qkv_for_masks(phi_q, phi_k, v, cross=causal is False)
     _check_extras(phi_k, v, causal, normalize, segments, log_decay, state, return_state)
-    crosses(phi_q, phi_k, segments)
-    where = layout(B, v.shape[2], key_mask, segments, v.device)
+    crosses_masks(phi_q, phi_k, segments)
+    where = layout_of_masks(B, v.shape[2], key_mask, segments, v.device)
     rule = LinearRule(causal, normalize, log_decay=log_decay)
-    o, after = attend(fold_heads(phi_q, v.shape[1]), phi_k, v, where, rule, state, backend)
-    o = unfold_heads(o, T)
+    o, after = attend_linearly(fold_masked_heads(phi_q, v.shape[1]), phi_k, v, where, rule, state, backend)
+    o = unfold_masked_heads(o, T)
     return (o, after) if return_state else o
 
 
-def attend(
+def attend_linearly(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None = None,
     backend: str | None = None,
 ) -> tuple[Tensor, State]:  # fmt: skip
@@ -66,7 +76,7 @@ def attend(
     if q.shape[2] != k.shape[2]:
         hurdle = "q and k have different lengths or heads"
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # the compiler's backward pass fails on views of heads
-    name = choose_kernel("linear_attention", q, v, backend, hurdle)
+    name = choose_kernel_backend("linear_attention", q, v, backend, hurdle)
     if rule.features is not None and name != "cpu":
         q, k, rule = rule.features(q), rule.features(k), rule._replace(features=None)
     return BACKENDS[name](q, k, v, where, rule, state)
@@ -76,16 +86,16 @@ def _torch(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
 ) -> tuple[Tensor, State]:
     """In PyTorch: chunked where causal, matrix products otherwise."""
-    dtype, wide, rate = v.dtype, accumulator(v.dtype), rule.log_decay
+    dtype, wide, rate = v.dtype, accumulator_precision(v.dtype), rule.log_decay
     if not rule.causal or (rate is not None and rate.requires_grad):  # half precision would spoil these sums
         q, k, v = q.to(wide), k.to(wide), v.to(wide)
     if rule.causal:
-        time = None if rate is None else clock(where, len(q))
+        time = None if rate is None else masked_clock(where, len(q))
         rate = None if rate is None else rate.clamp(min=FLOOR)  # -inf forgets all: 0 * -inf is NaN
         S0, z0 = (*state, None)[:2] if state is not None else (None, None)
         o, _, S, z = _causal(q, k, v, where.real, where.run, time, rate, S0, z0, rule.normalize, False)
         return o.to(dtype), (S, z) if rule.normalize else (S,)
-    with no_autocast(v.device):
+    with keep_precision(v.device):
         if where.run is None:
             o, kept = _bidirectional(q, k, v, where.real, rule.normalize, state)
         else:
@@ -93,23 +103,21 @@ def _torch(
     return o.to(dtype), kept
 
 
-def _cpu(
-    q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
-) -> tuple[Tensor, State]:
-    from linnet.ops.cpu import linear
+def _cpu(q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None) -> tuple[Tensor, State]:
+    from linnet.ops.cpu.linear import cpu_linear_attention
 
-    return linear.attend(q, k, v, where, rule, state)
+    return cpu_linear_attention(q, k, v, where, rule, state)
 
 
 def _triton(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
 ) -> tuple[Tensor, State]:
-    from linnet.ops.triton import linear
+    from linnet.ops.triton.linear import triton_linear_attention
 
-    return linear.attend(q, k, v, where, rule, state)
+    return triton_linear_attention(q, k, v, where, rule, state)
 
 
-BACKENDS = {"reference": reference.attend_linear, "torch": _torch, "cpu": _cpu, "triton": _triton}
+BACKENDS = {"reference": reference.reference_linear, "torch": _torch, "cpu": _cpu, "triton": _triton}
 
 
 def _check_extras(
@@ -135,14 +143,14 @@ def _check_extras(
             raise InputError(f"log_decay has shape {shape}: it must be a tensor (heads,) = ({H},)")
     if segments is not None and not causal and (state is not None or return_state):
         raise UnsupportedError("a state together with segments needs causal=True")
-    check_state(state, [(B, H, D, v.shape[3]), (B, H, D)][: 1 + normalize], v.device)
+    check_state_and_mask(state, [(B, H, D, v.shape[3]), (B, H, D)][: 1 + normalize], v.device)
 
 
 def _bidirectional(
     q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, normalize: bool, state: State | None
 ) -> tuple[Tensor, State]:
     """Every query sees every real key: two matrix products."""
-    k, v = cleared(real, k, v)
+    k, v = clear_masked(real, k, v)
     S = k.mT @ v  # (B, H, D, E)
     S = S if state is None else S + state[0].to(S.dtype)
     if not normalize:
@@ -180,7 +188,7 @@ def _weights(
     B, H, N, _ = q.shape
     if run is None and log_decay is None:
         return [_Chunk()] * -(-N // CHUNK)
-    dtype, chunks = accumulator(q.dtype), []
+    dtype, chunks = accumulator_precision(q.dtype), []
     for c in range(0, N, CHUNK):
         tokens = slice(c, min(c + CHUNK, N))
         one = torch.ones(1, 1, tokens.stop - c, dtype=dtype, device=q.device)
@@ -241,7 +249,7 @@ def _triangle(A: Tensor, chunk: _Chunk, strict: bool) -> Tensor:
 
 def _start(state: Tensor | None, q: Tensor, *width: int) -> Tensor:
     """A copy of the incoming state, or zeros, as (BH, *width)."""
-    dtype = accumulator(q.dtype)
+    dtype = accumulator_precision(q.dtype)
     if state is None:
         return torch.zeros(q.shape[0] * q.shape[1], *width, dtype=dtype, device=q.device)
     return state.to(dtype).reshape(-1, *width).clone()
@@ -268,11 +276,11 @@ def _causal_loop(
     strict: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """o (B,H,N,E), its normalizer (B,H,N) or empty, and the state after the last token."""
-    (B, H, N, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
+    (B, H, N, D), E, dtype = q.shape, v.shape[3], accumulator_precision(v.dtype)
     o = torch.empty_like(v)
     den = torch.empty(B, H, N if normalize else 0, dtype=dtype, device=v.device)
     S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
-    with no_autocast(v.device):
+    with keep_precision(v.device):
         chunks, dens, C = _weights(q, run, time, log_decay, strict), den.split(CHUNK, 2), min(N, CHUNK)
         places = S.new_empty(B * H, C, E), S.new_empty(B * H, C, C)  # for every full chunk, so that they stay in cache
         qkv = _parts(q, dtype), _parts(k, dtype, real), _parts(v, dtype, real)
@@ -293,7 +301,7 @@ def _causal_loop(
 
 
 def _causal_fake(q, k, v, real, run, time, log_decay, S0, z0, normalize, strict):  # type: ignore[no-untyped-def]
-    (B, H, N, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
+    (B, H, N, D), E, dtype = q.shape, v.shape[3], accumulator_precision(v.dtype)
     state = v.new_empty(B, H, D, E, dtype=dtype), v.new_empty(B, H, D, dtype=dtype)
     return torch.empty_like(v), v.new_empty(B, H, N if normalize else 0, dtype=dtype), *state
 
@@ -317,11 +325,11 @@ def _backward_loop(
     strict: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, S0 and z0 (M9): a forward pass for q, then a reverse pass for k and v."""
-    (B, H, _, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
+    (B, H, _, D), E, dtype = q.shape, v.shape[3], accumulator_precision(v.dtype)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     chunks = _weights(q, run, time, log_decay, strict)
     above = (o, den) if normalize else None
-    with no_autocast(v.device):
+    with keep_precision(v.device):
         S, z = _start(S0, q, D, E), _start(z0, q, D, 1)
         kv = _parts(k, dtype, real), _parts(v, dtype, real)
         for chunk, slot, b, w, (g, gd) in zip(chunks, _slots(dq), *kv, _upstream(go, above, dtype), strict=True):
@@ -370,7 +378,7 @@ def _upstream(
 
 
 def _backward_fake(go, gS, gz, q, k, v, o, den, real, run, time, log_decay, S0, z0, normalize, strict):  # type: ignore[no-untyped-def]
-    (B, H, _, D), E, dtype = q.shape, v.shape[3], accumulator(v.dtype)
+    (B, H, _, D), E, dtype = q.shape, v.shape[3], accumulator_precision(v.dtype)
     state = v.new_empty(B, H, D, E, dtype=dtype), v.new_empty(B, H, D, dtype=dtype)
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *state
 

@@ -54,7 +54,7 @@ class Layout:
         return self if self.queries is None else self.queries
 
 
-def layout(B: int, N: int, key_mask: Tensor | None, segments: Tensor | None, device: torch.device) -> Layout:
+def layout_of_masks(B: int, N: int, key_mask: Tensor | None, segments: Tensor | None, device: torch.device) -> Layout:
     """Read and check a key mask (bool or 0/1, True = real) and segment ids, both (B, N)."""
     index = torch.arange(N, device=device)
     if key_mask is None and segments is None:
@@ -100,7 +100,7 @@ def _checked(name: str, x: Tensor, B: int, N: int) -> Tensor:
     return x
 
 
-def check_length(length: Tensor | int, most: int, name: str) -> None:
+def check_masked_length(length: Tensor | int, most: int, name: str) -> None:
     """A one-line error if a row needs more than `most` positions; not while compiling, when no value is known."""
     length = torch.as_tensor(length)
     if torch.compiler.is_compiling() or length.is_meta:
@@ -109,18 +109,18 @@ def check_length(length: Tensor | int, most: int, name: str) -> None:
         raise InputError(f"a sequence of {int(length.max())} tokens: {name} was built with max_length={most}")
 
 
-def cleared(real: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+def clear_masked(real: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
     """(B,H,N,.) tensors with 0 in masked tokens: what stands there is never read, not even a NaN."""
     return tensors if real is None else tuple(x.masked_fill(~real[:, None, :, None], 0) for x in tensors)
 
 
-def clock(where: Layout, B: int) -> Tensor:
+def masked_clock(where: Layout, B: int) -> Tensor:
     """(B, N) positions for decay; in a row without a real token no time passes for its state (at -1)."""
     position = where.position.expand(B, -1)
     return position if isinstance(where.length, int) else torch.where(where.length[:, None] > 0, position, -1)
 
 
-def visible(where: Layout, causal: bool) -> Tensor:
+def visible_mask(where: Layout, causal: bool) -> Tensor:
     """Which key each query may see: bool, broadcast to (B, 1, N, N) or (B, 1, T, N), rows are queries."""
     N = where.position.shape[-1]
     see = torch.ones(1, 1, N if causal else 1, N, dtype=torch.bool, device=where.position.device)
@@ -133,7 +133,7 @@ def visible(where: Layout, causal: bool) -> Tensor:
     return see
 
 
-def check_state(state: object, shapes: Sequence[tuple[int | None, ...]], device: torch.device) -> None:
+def check_state_and_mask(state: object, shapes: Sequence[tuple[int | None, ...]], device: torch.device) -> None:
     """A one-line error unless `state` is None or a tuple of tensors of these shapes, where None is any size."""
     if state is None:
         return
@@ -157,7 +157,7 @@ def _shown(shapes: Sequence[tuple[int | None, ...]]) -> str:
     return ", ".join(str(tuple("*" if n is None else n for n in shape)).replace("'", "") for shape in shapes)
 
 
-def check_qkv(q: Tensor, k: Tensor, v: Tensor, cross: bool = False) -> tuple[int, int, int]:
+def check_qkv_for_masks(q: Tensor, k: Tensor, v: Tensor, cross: bool = False) -> tuple[int, int, int]:
     """(B, H, N) of q, if the three tensors fit together, else a one-line error.
 
     `cross` allows q another length than k and v, and more heads by a whole factor.
@@ -188,7 +188,7 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor, cross: bool = False) -> tuple[int
     return B, H, N
 
 
-def crosses(q: Tensor, k: Tensor, segments: Tensor | None) -> bool:
+def crosses_masks(q: Tensor, k: Tensor, segments: Tensor | None) -> bool:
     """Whether q has another length or more heads than k, in which case segments are a one-line error."""
     if q.shape[1:3] == k.shape[1:3]:
         return False
@@ -197,11 +197,11 @@ def crosses(q: Tensor, k: Tensor, segments: Tensor | None) -> bool:
     return True
 
 
-def fold_heads(q: Tensor, heads: int) -> Tensor:
+def fold_masked_heads(q: Tensor, heads: int) -> Tensor:
     """q (B,H,T,D) as (B,`heads`,T H/`heads`,D): query heads that share a key head become more queries of that head."""
     return q if q.shape[1] == heads else q.unflatten(1, (heads, -1)).flatten(2, 3)
 
 
-def unfold_heads(o: Tensor, T: int) -> Tensor:
-    """`fold_heads` undone: o (B,H,T,E) again."""
+def unfold_masked_heads(o: Tensor, T: int) -> Tensor:
+    """`fold_masked_heads` undone: o (B,H,T,E) again."""
     return o if o.shape[2] == T else o.unflatten(2, (-1, T)).flatten(1, 2)

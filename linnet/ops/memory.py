@@ -6,7 +6,7 @@ from torch import Tensor
 Maybe = Tensor | None
 
 
-def rows(x: Tensor) -> Tensor:
+def memory_rows(x: Tensor) -> Tensor:
     """x with adjacent numbers in its last axis, which is all that kernels require."""
     x = x.resolve_neg()
     if x.stride(-1) == 1:
@@ -17,12 +17,12 @@ def rows(x: Tensor) -> Tensor:
     return once.contiguous().expand(x.shape)
 
 
-def empty_rows(x: Tensor) -> Tensor:
+def empty_memory_rows(x: Tensor) -> Tensor:
     """An empty tensor with the strides of x, if the kernels can write to those."""
     y = torch.empty_like(x)  # if x overlaps itself, the last axis need not come last in memory
     return y if y.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def dense(x: Maybe) -> Maybe:
+def dense_memory(x: Maybe) -> Maybe:
     """A state, a mask, or the numbers of tokens, without gaps."""
     return None if x is None else x.resolve_neg().contiguous()

@@ -7,41 +7,41 @@ import torch
 from torch import Tensor
 
 from linnet.errors import InputError
-from linnet.ops.backend import serves
-from linnet.ops.custom_op import is_plain
-from linnet.ops.precision import accumulator
+from linnet.ops.backend import backend_serves
+from linnet.ops.custom_op import custom_op_is_plain
+from linnet.ops.precision import accumulator_precision
 
 
-def rotary_angles(D: int, device: torch.device | None = None) -> Tensor:
+def rotary_position_angles(D: int, device: torch.device | None = None) -> Tensor:
     """theta_i = 10000^(-2i/D) for the D/2 pairs of a head."""
     return 10000.0 ** (-torch.arange(0, D, 2, device=device, dtype=torch.float32) / D)  # (D/2,)
 
 
-def turns_of(theta: Tensor, position: Tensor) -> Tensor:
+def position_turns(theta: Tensor, position: Tensor) -> Tensor:
     """Cosines and sines of t theta in float64 for `position` t (N,) or (B,N): (N, D/2, 2) or (B, N, D/2, 2)."""
     whole = position.dtype is torch.int64 and position.device.type == "cpu"
-    if whole and position.numel() and is_plain(theta, position):
+    if whole and position.numel() and custom_op_is_plain(theta, position):
         first, last = (int(x) for x in position.aminmax())
         if last - first + 1 < position.numel():  # rows and blocks share positions: each is computed once
-            return turns_of(theta, torch.arange(first, last + 1, device=position.device))[position - first]
+            return position_turns(theta, torch.arange(first, last + 1, device=position.device))[position - first]
     # In float32 the angle of token 65,536 would be off by 0.004 radians.
     angle = position[..., None].double() * theta.double()
     return torch.stack((angle.cos(), angle.sin()), dim=-1)
 
 
-def rotate(x: Tensor, theta: Tensor, position: Tensor) -> Tensor:
+def rotate_by_position(x: Tensor, theta: Tensor, position: Tensor) -> Tensor:
     """Turn adjacent pairs of x (B,H,N,D) by position * theta; position is (N,) or (B,N)."""
-    return turn(x, turns_of(theta, position))
+    return turn_by_position(x, position_turns(theta, position))
 
 
-def turn(x: Tensor, turns: Tensor) -> Tensor:
-    """Turn adjacent pairs of x (B,H,N,D) by the result of `turns_of`."""
-    if x.numel() and not turns.requires_grad and serves("rotate", x):
+def turn_by_position(x: Tensor, turns: Tensor) -> Tensor:
+    """Turn adjacent pairs of x (B,H,N,D) by the result of `position_turns`."""
+    if x.numel() and not turns.requires_grad and backend_serves("rotate", x):
         from linnet.ops.cpu.rotate import rotate as kernel
 
         y: Tensor = kernel(x, turns.flatten(-2).float(), False)
         return y
-    wide = x.to(accumulator(x.dtype))
+    wide = x.to(accumulator_precision(x.dtype))
     turns = torch.view_as_complex(turns if wide.dtype == torch.float64 else turns.float())
     if turns.dim() == 3:
         turns = turns[:, None]  # (B, 1, N, D/2)
@@ -56,13 +56,13 @@ def _in_pairs(x: Tensor) -> bool:
     return x.stride(-1) == 1 and not any(step % 2 for step in (*x.stride()[:-1], x.storage_offset()))
 
 
-def reflect(x: Tensor, u: Tensor) -> Tensor:
+def reflect_positions(x: Tensor, u: Tensor) -> Tensor:
     """The Householder reflection x - 2 (x.u) u, with u a unit vector of D entries."""
     u = u.to(x.dtype)
     return x - (x @ (2 * u))[..., None] * u  # M4
 
 
-def learned(position: Tensor, table: Tensor, first: int = 0) -> Tensor:
+def learned_positions(position: Tensor, table: Tensor, first: int = 0) -> Tensor:
     """Rows of a learned table (L, M) for `position` (...,), where position 0 is row `first`: (..., M)."""
     limit = table.shape[0] - first
     fits = position.dim() == 1 and len(position) <= limit  # known without a device synchronization
@@ -73,7 +73,7 @@ def learned(position: Tensor, table: Tensor, first: int = 0) -> Tensor:
     return torch.nn.functional.embedding(position + first, table)
 
 
-def sinusoidal(position: Tensor, M: int) -> Tensor:
+def sinusoidal_positions(position: Tensor, M: int) -> Tensor:
     """Fixed encoding of `position` (...,) as (..., M): a sine half, then a cosine half, 10000^(-i/(M/2-1)) apart."""
     half = M // 2
     index = torch.arange(half, device=position.device, dtype=torch.float32)

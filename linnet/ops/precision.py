@@ -10,12 +10,12 @@ EPS = 1e-6  # a normalizer of linear attention is at least this
 FLOOR = -1e30  # the maximum of no exponents: e^(-inf - FLOOR) is 0, while e^(-inf + inf) would be NaN
 
 
-def accumulator(dtype: torch.dtype) -> torch.dtype:
+def accumulator_precision(dtype: torch.dtype) -> torch.dtype:
     """The type of states and sums: at least float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def no_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
+def keep_precision(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """A context in which autocast does not round what an op computes; some devices have no autocast."""
     if device.type in ("cpu", "cuda"):
         return torch.autocast(device.type, enabled=False)

@@ -5,12 +5,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.masks import Layout, check_qkv, clock, crosses, fold_heads, layout, unfold_heads, visible
-from linnet.ops.precision import EPS, FLOOR, State, accumulator
+from linnet.ops.masks import (
+    Layout,
+    check_qkv_for_masks,
+    crosses_masks,
+    fold_masked_heads,
+    layout_of_masks,
+    masked_clock,
+    unfold_masked_heads,
+    visible_mask,
+)
+from linnet.ops.precision import EPS, FLOOR, State, accumulator_precision
 from linnet.ops.rules import BlockRule, ExpRule, LinearRule
 
 
-def linear_weights(
+def reference_linear_weights(
     phi_q: Tensor, phi_k: Tensor, where: Layout, causal: bool, log_decay: Tensor | None = None
 ) -> Tensor:
     """A_ts = phi_q_t . phi_k_s, times lambda^(t-s), where s is visible from t: (B,H,N,N)."""
@@ -19,7 +28,7 @@ def linear_weights(
         p = where.position.expand(phi_q.shape[0], -1).to(A.dtype)  # (B, N)
         gap = (p[:, None, :, None] - p[:, None, None, :]).clamp(min=0)
         A = A * torch.exp(log_decay.to(A.dtype).clamp(min=FLOOR)[:, None, None] * gap)
-    return torch.where(visible(where, causal), A, 0)
+    return torch.where(visible_mask(where, causal), A, 0)
 
 
 def linear_attention(
@@ -36,26 +45,26 @@ def linear_attention(
     backend: str | None = None,
 ) -> Any:
     """o_t = sum_s A_ts v_s, divided by sum_s A_ts where `normalize`."""
-    B, _, T = check_qkv(phi_q, phi_k, v, cross=causal is False)
-    crosses(phi_q, phi_k, segments)
-    where = layout(B, v.shape[2], key_mask, segments, v.device)
+    B, _, T = check_qkv_for_masks(phi_q, phi_k, v, cross=causal is False)
+    crosses_masks(phi_q, phi_k, segments)
+    where = layout_of_masks(B, v.shape[2], key_mask, segments, v.device)
     rule = LinearRule(causal, normalize, log_decay=log_decay)
-    o, after = attend_linear(fold_heads(phi_q, v.shape[1]), phi_k, v, where, rule, state)
-    o = unfold_heads(o, T)
+    o, after = reference_linear(fold_masked_heads(phi_q, v.shape[1]), phi_k, v, where, rule, state)
+    o = unfold_masked_heads(o, T)
     return (o, after) if return_state else o
 
 
-def attend_linear(
+def reference_linear(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
 ) -> tuple[Tensor, State]:
     """`linear_attention` from a layout, with its state."""
     (B, H, N, _), dtype = k.shape, v.dtype
     log_decay, normalize = rule.log_decay, rule.normalize
-    q, k, v = (x.to(accumulator(dtype)) for x in (q, k, v))
-    A = linear_weights(q, k, where, rule.causal, log_decay)
+    q, k, v = (x.to(accumulator_precision(dtype)) for x in (q, k, v))
+    A = reference_linear_weights(q, k, where, rule.causal, log_decay)
     o = A @ v  # M1
     z = A.sum(dim=-1, keepdim=True)
-    p = clock(where, B).to(A.dtype)  # (B, N)
+    p = masked_clock(where, B).to(A.dtype)  # (B, N)
     last = p[:, -1]
     rate = torch.zeros(H, device=v.device) if log_decay is None else log_decay.clamp(min=FLOOR)
     rate = rate.to(A.dtype)
@@ -81,7 +90,7 @@ def attend_linear(
     return o, kept
 
 
-def block_weights(
+def reference_block_weights(
     q: Tensor, k: Tensor, where: Layout, block: int, kind: str, causal: bool, scale: float | None = None
 ) -> Tensor:
     """Softmax or ReLU of q_t . k_s * scale among the visible keys of t's own block: (B,H,N,N).
@@ -89,7 +98,7 @@ def block_weights(
     For queries of another sequence all keys are one block: (B,H,T,N).
     """
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    see = visible(where, causal)
+    see = visible_mask(where, causal)
     if where.queries is None:
         own = where.position // block
         same = own[..., :, None] == own[..., None, :]  # (N, N) or (B, N, N)
@@ -114,15 +123,15 @@ def block_attention(
     backend: str | None = None,
 ) -> Tensor:
     """Softmax or ReLA attention inside non-overlapping blocks."""
-    B, _, N = check_qkv(q, k, v)
+    B, _, N = check_qkv_for_masks(q, k, v)
     rule = BlockRule(kind, causal, q.shape[-1] ** -0.5 if scale is None else scale)
-    return attend_block(q, k, v, layout(B, N, key_mask, segments, v.device), block, rule)
+    return reference_block(q, k, v, layout_of_masks(B, N, key_mask, segments, v.device), block, rule)
 
 
-def attend_block(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor:
+def reference_block(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor:
     """`block_attention` from a layout."""
-    wide = accumulator(v.dtype)
-    A = block_weights(q.to(wide), k.to(wide), where, block, rule.kind, rule.causal, rule.scale)
+    wide = accumulator_precision(v.dtype)
+    A = reference_block_weights(q.to(wide), k.to(wide), where, block, rule.kind, rule.causal, rule.scale)
     return (A @ v.to(wide)).to(v.dtype)
 
 
@@ -131,6 +140,7 @@ def _exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None 
 
     r cancels in every quotient, is at least `floor`, and carries no gradient.
     """
+
     def exponent(c: int) -> Tensor:
         return torch.where(see, log_q[..., c, None] + log_k[..., None, :, c], -torch.inf)
 
@@ -145,9 +155,9 @@ def _exp_scores(log_q: Tensor, log_k: Tensor, see: Tensor, floor: Tensor | None 
     return A, r
 
 
-def exp_weights(log_q: Tensor, log_k: Tensor, where: Layout, causal: bool) -> Tensor:
+def reference_exp_weights(log_q: Tensor, log_k: Tensor, where: Layout, causal: bool) -> Tensor:
     """A_ts = sum_c e^(q_tc + k_sc), divided by its sum over the visible s: (B,H,N,N)."""
-    A, _ = _exp_scores(log_q, log_k, visible(where, causal))
+    A, _ = _exp_scores(log_q, log_k, visible_mask(where, causal))
     total = A.sum(dim=-1, keepdim=True)
     return A / total.masked_fill(total == 0, 1)  # M11
 
@@ -167,20 +177,20 @@ def exp_attention(
 
     A state (S, z, m) stands for past keys: S_c = sum_s e^(k_sc - m_c) v_s, z_c the same without v, m_c the largest key.
     """
-    B, _, T = check_qkv(log_q, log_k, v, cross=causal is False)
-    crosses(log_q, log_k, segments)
-    where = layout(B, v.shape[2], key_mask, segments, v.device)
-    o, after = attend_exp(fold_heads(log_q, v.shape[1]), log_k, v, where, ExpRule(causal), state)
-    o = unfold_heads(o, T)
+    B, _, T = check_qkv_for_masks(log_q, log_k, v, cross=causal is False)
+    crosses_masks(log_q, log_k, segments)
+    where = layout_of_masks(B, v.shape[2], key_mask, segments, v.device)
+    o, after = reference_exp(fold_masked_heads(log_q, v.shape[1]), log_k, v, where, ExpRule(causal), state)
+    o = unfold_masked_heads(o, T)
     return (o, after) if return_state else o
 
 
-def attend_exp(
+def reference_exp(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
 ) -> tuple[Tensor, State]:
     """`exp_attention` from a layout, with its state."""
     (B, H, N, D), dtype = k.shape, v.dtype
-    q, k, v = (x.to(accumulator(dtype)) for x in (q, k, v))
+    q, k, v = (x.to(accumulator_precision(dtype)) for x in (q, k, v))
     run = torch.zeros(B, N, dtype=torch.int64, device=v.device) if where.run is None else where.run
     if state is None:
         empty = v.new_zeros(B, H, D)
@@ -189,7 +199,7 @@ def attend_exp(
     past = q + m[:, :, None]  # (B, H, N, D)
     if where.run is not None:
         past = torch.where((run == run[:, :1])[:, None, :, None], past, -torch.inf)
-    A, r = _exp_scores(q, k, visible(where, rule.causal), past.amax(dim=-1))
+    A, r = _exp_scores(q, k, visible_mask(where, rule.causal), past.amax(dim=-1))
     W = torch.exp(past - r)  # the weight of the state's channels
     total = A.sum(dim=-1, keepdim=True) + W @ z[..., None]
     o = ((A @ v + W @ S) / total.masked_fill(total == 0, 1)).to(dtype)  # M11

@@ -7,22 +7,22 @@ from typing import Any
 
 from linnet.figures.figure import Figure, Series
 from linnet.figures.heatmap import shrink_heatmap
-from linnet.instruments.analyze import remarks, rows
+from linnet.instruments.analyze import analysis_remarks, analysis_rows
 from linnet.instruments.plots import (
     BY_LAYER,
-    dilution_figure,
-    kernel_figures,
-    layer_figures,
-    lognormal_figure,
-    pair_figure,
+    plot_concentration_pair,
+    plot_dilution,
+    plot_kernels,
+    plot_layers,
+    plot_lognormal,
 )
 from linnet.registry import INSTRUMENT
-from linnet.report.runs import SavedRun, number
+from linnet.report.runs import SavedRun, run_number
 
 BUDGET = 4 * 10**6  # cells in all maps of a page; with more, the maps are pooled further
 
 
-def gradient_figures(runs: Sequence[SavedRun]) -> list[Figure]:
+def report_gradient_figures(runs: Sequence[SavedRun]) -> list[Figure]:
     """Gradient norms by layer and step, one figure per run; means over the updates of each record."""
     figures = []
     for run in runs:
@@ -30,7 +30,7 @@ def gradient_figures(runs: Sequence[SavedRun]) -> list[Figure]:
         layers = min((len(record["grad_means"]) for record in records), default=1) - 1
         steps = [record["step"] for record in records]
         series = [
-            Series(f"layer {i}", steps, [number(record["grad_means"][i + 1]) for record in records])
+            Series(f"layer {i}", steps, [run_number(record["grad_means"][i + 1]) for record in records])
             for i in range(layers)
         ]
         if series:
@@ -39,7 +39,7 @@ def gradient_figures(runs: Sequence[SavedRun]) -> list[Figure]:
     return figures
 
 
-def training_figures(runs: Sequence[SavedRun]) -> list[Figure]:
+def report_attention_in_training(runs: Sequence[SavedRun]) -> list[Figure]:
     """Instruments during training, as means over the heads: one line per layer for one run, else one line per run."""
     figures = []
     for title, label, instrument, value in (*BY_LAYER, *_further(runs)):
@@ -80,36 +80,36 @@ def _means(record: dict[str, Any], instrument: str, value: str) -> list[tuple[st
         return []
     known = []
     for name, heads in zip(layers, found, strict=False):
-        numbers = [y for y in map(number, heads if isinstance(heads, list) else []) if y is not None]
+        numbers = [y for y in map(run_number, heads if isinstance(heads, list) else []) if y is not None]
         if numbers:
             known.append((str(name), fmean(numbers)))
     return known
 
 
-def analysis_figures(runs: Sequence[SavedRun]) -> list[Figure]:
+def report_attention_figures(runs: Sequence[SavedRun]) -> list[Figure]:
     """The figures of `linnet analyze`: by layer, and locality; for one run also distribution, pair and kernels."""
     named = [(run.name, run.analysis or {"layers": []}) for run in runs]
     if not any(analysis["layers"] for _, analysis in named):
         return []
-    figures: list[Figure | None] = [*layer_figures(named), dilution_figure(named)]
+    figures: list[Figure | None] = [*plot_layers(named), plot_dilution(named)]
     if len(runs) == 1:
-        figures += [lognormal_figure(named[0][1]), pair_figure(named[0][1]), *kernel_figures(named[0][1])]
+        figures += [plot_lognormal(named[0][1]), plot_concentration_pair(named[0][1]), *plot_kernels(named[0][1])]
     return [figure for figure in figures if figure is not None]
 
 
-def readings(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
+def report_attention_readings(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
     """The table and the remarks of each analysis."""
     found = []
     for run in runs:
         if run.analysis is not None:
-            columns, lines = rows(run.analysis)
+            columns, lines = analysis_rows(run.analysis)
             about = f"{run.analysis.get('sequences', 1)} × {run.analysis['length']} tokens, means over heads"
-            table = {"columns": columns, "rows": lines, "remarks": remarks(run.analysis)}
+            table = {"columns": columns, "rows": lines, "remarks": analysis_remarks(run.analysis)}
             found.append({"name": run.name, "about": about, **table})
     return found
 
 
-def maps(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
+def report_attention_maps(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
     """The attention maps of each run in the form that the page's script reads: packed, with their tokens."""
     analyses = [(run.name, run.analysis) for run in runs if run.analysis is not None]
     every = [head for _, analysis in analyses for layer in analysis["layers"] for head in _packed(layer)]

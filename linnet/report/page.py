@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from linnet import __version__
-from linnet.bench.costs import cost_figures, cost_note, cost_tables
-from linnet.errors import InputError, install_extra
-from linnet.figures.figure import Figure, Series, to_plotly
-from linnet.report.attention import analysis_figures, gradient_figures, maps, readings, training_figures
-from linnet.report.runs import SavedRun, number, read_runs
-from linnet.storage import IDLE, clean, write_text
+from linnet.bench.costs import layer_cost_figures, layer_cost_note, layer_cost_tables
+from linnet.errors import InputError, missing_extra_error_text
+from linnet.figures.figure import Figure, Series, figure_to_plotly
+from linnet.report.attention import (
+    report_attention_figures,
+    report_attention_in_training,
+    report_attention_maps,
+    report_attention_readings,
+    report_gradient_figures,
+)
+from linnet.report.runs import SavedRun, read_report_runs, run_number
+from linnet.storage import IDLE, clean_temporary_files, write_text_file
 
 TEMPLATES = Path(__file__).parent / "templates"
 NOTHING = "–"
@@ -30,26 +36,26 @@ CURVES = (  # title, label, records, key
 )
 
 
-def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
+def write_report_page(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Write the page about the runs in `folders`; `out` defaults to `report.html`, in the folder of a single run."""
-    runs = read_runs([Path(folder) for folder in folders])
+    runs = read_report_runs([Path(folder) for folder in folders])
     if out is None:
         out = Path(folders[0] if len(folders) == 1 else ".") / "report.html"
-    clean(Path(out).absolute().parent, IDLE, shared=True)
-    write_text(out, _render_page(runs))
+    clean_temporary_files(Path(out).absolute().parent, IDLE, shared=True)
+    write_text_file(out, _render_page(runs))
     return Path(out)
 
 
-def check_extra() -> None:
+def check_report_page_extra() -> None:
     """Raise if a package that a report needs is not installed."""
     for package in ("jinja2", "plotly"):
         if find_spec(package) is None:
-            raise InputError(f"a report needs {package}: {install_extra('report')}")
+            raise InputError(f"a report needs {package}: {missing_extra_error_text('report')}")
 
 
 def _render_page(runs: Sequence[SavedRun]) -> str:
     """The HTML of the page."""
-    check_extra()
+    check_report_page_extra()
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
@@ -68,17 +74,17 @@ def _render_page(runs: Sequence[SavedRun]) -> str:
         version=__version__,
         tabs=["Training", "Attention", *extra, "Configuration", "Environment"],
         runs=[_summary(run) for run in runs],
-        curves=[_chart(figure) for figure in curves(runs)],
-        gradients=[_chart(figure) for figure in gradient_figures(runs)],
-        watched=[_chart(figure) for figure in training_figures(runs)],
-        layers=[_chart(figure) for figure in analysis_figures(runs)],
-        readings=readings(runs),
-        maps=maps(runs),
+        curves=[_chart(figure) for figure in report_page_curves(runs)],
+        gradients=[_chart(figure) for figure in report_gradient_figures(runs)],
+        watched=[_chart(figure) for figure in report_attention_in_training(runs)],
+        layers=[_chart(figure) for figure in report_attention_figures(runs)],
+        readings=report_attention_readings(runs),
+        maps=report_attention_maps(runs),
         costs=[_cost(run) for run in runs if run.cost is not None],
         samples=[_sample(run.name, run.sample) for run in runs if run.sample is not None],
         tables=[
-            ("Configuration", compare([run.config for run in runs])),
-            ("Environment", compare([run.environment for run in runs])),
+            ("Configuration", compare_report_tables([run.config for run in runs])),
+            ("Environment", compare_report_tables([run.environment for run in runs])),
         ],
         style=Markup((TEMPLATES / "report.css").read_text()),  # safe: linnet's own files, and plotly's
         scripts=[Markup(script) for script in scripts],
@@ -104,7 +110,7 @@ def _summary(run: SavedRun) -> dict[str, Any]:
 
 def _state(run: SavedRun) -> str:
     """The progress of a run, in words."""
-    steps = number(run.section("train").get("steps"))
+    steps = run_number(run.section("train").get("steps"))
     if not run.train:
         return "no step recorded yet"
     step = run.train[-1]["step"]
@@ -137,7 +143,7 @@ def _whole(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
-def curves(runs: Sequence[SavedRun]) -> list[Figure]:
+def report_page_curves(runs: Sequence[SavedRun]) -> list[Figure]:
     """What the training loop recorded, one figure per quantity; a run without values has no line there."""
     figures = []
     measures = {run.measure() for run in runs}
@@ -147,7 +153,7 @@ def curves(runs: Sequence[SavedRun]) -> list[Figure]:
         series = []
         for run in runs:
             records = run.train if split == "train" else run.valid
-            y = [number(record.get(key)) for record in records]
+            y = [run_number(record.get(key)) for record in records]
             series.append(Series(run.name, [record["step"] for record in records], y))
         values = [y for line in series for y in line.y if y is not None]
         wide = key not in ("lr", "accuracy") and bool(values) and max(values) > 10 * min(values) > 0
@@ -158,13 +164,18 @@ def curves(runs: Sequence[SavedRun]) -> list[Figure]:
 def _chart(figure: Figure) -> dict[str, Any]:
     """A figure in the form of the template; `plot` is None if there is nothing to draw."""
     empty = not any(y is not None for series in figure.series for y in series.y)
-    return {"title": figure.title, "plot": None if empty else to_plotly(figure)}
+    return {"title": figure.title, "plot": None if empty else figure_to_plotly(figure)}
 
 
 def _cost(run: SavedRun) -> dict[str, Any]:
     """The measured cost of a run's layers."""
-    charts = [_chart(figure) for figure in cost_figures(run.cost)]
-    return {"name": run.name, "charts": charts, "tables": cost_tables(run.cost), "note": cost_note(run.cost)}
+    charts = [_chart(figure) for figure in layer_cost_figures(run.cost)]
+    return {
+        "name": run.name,
+        "charts": charts,
+        "tables": layer_cost_tables(run.cost),
+        "note": layer_cost_note(run.cost),
+    }
 
 
 def _sample(name: str, sample: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +185,7 @@ def _sample(name: str, sample: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "prompt": prompt, "text": text.removeprefix(prompt), "how": ", ".join(how)}
 
 
-def compare(tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def compare_report_tables(tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Tables side by side: groups of rows, one row per key that any table has, marked if its values differ."""
     flat = [dict(_flatten(table)) for table in tables]
     groups: dict[str, list[dict[str, Any]]] = {}

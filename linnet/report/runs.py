@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from linnet.config import read_toml
+from linnet.config import read_config_toml
 from linnet.errors import InputError, LinnetError
-from linnet.instruments.analyze import check
-from linnet.storage import read_json, read_metrics
+from linnet.instruments.analyze import check_analysis
+from linnet.storage import read_json_file, read_run_metrics
 
 Record = dict[str, Any]
 
@@ -45,37 +45,37 @@ class SavedRun:
     def best(self) -> tuple[int, float] | None:
         """(step, value) of the highest validation accuracy or the lowest perplexity."""
         key, sign = self.measure(), -1 if self.measure() == "accuracy" else 1
-        found = [(record["step"], number(record.get(key))) for record in self.valid]
+        found = [(record["step"], run_number(record.get(key))) for record in self.valid]
         return min(((step, y) for step, y in found if y is not None), key=lambda pair: sign * pair[1], default=None)
 
     def tokens(self) -> int | None:
         """Tokens read so far."""
-        read = number(self.train[-1].get("tokens")) if self.train else None
+        read = run_number(self.train[-1].get("tokens")) if self.train else None
         return None if read is None else round(read)
 
     def seconds(self) -> float | None:
         """Seconds of training and evaluation so far."""
-        found = [number(record.get("seconds")) for record in self.timings]
+        found = [run_number(record.get("seconds")) for record in self.timings]
         return sum(s for s in found if s is not None) if found else None
 
     def speed(self) -> float | None:
         """Median of the tokens per second in training."""
-        found = [number(record.get("tokens_per_second")) for record in self.timings]
+        found = [run_number(record.get("tokens_per_second")) for record in self.timings]
         known = [rate for rate in found if rate is not None]
         return median(known) if known else None
 
     def parameters(self) -> int | None:
         """Number of parameters, counted without allocating them; None for a model that linnet cannot build."""
-        from linnet.models.backbone import build_on_meta, count_parameters
-        from linnet.models.presets import model_config
+        from linnet.models.backbone import build_backbone_on_meta, count_backbone_parameters
+        from linnet.models.presets import preset_config
 
         try:
-            return count_parameters(build_on_meta(model_config(self.section("model"))))
+            return count_backbone_parameters(build_backbone_on_meta(preset_config(self.section("model"))))
         except (LinnetError, RuntimeError, ArithmeticError):  # torch raises these for absurd sizes
             return None
 
 
-def number(value: object) -> float | None:
+def run_number(value: object) -> float | None:
     """The value as a float if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -85,7 +85,7 @@ def number(value: object) -> float | None:
         return None
 
 
-def read_runs(folders: Sequence[Path]) -> list[SavedRun]:
+def read_report_runs(folders: Sequence[Path]) -> list[SavedRun]:
     """Read the runs in these folders; each is named after its folder, or by its path if two names are equal."""
     if not folders:
         raise InputError("no folder is given: a report needs at least one run")
@@ -99,14 +99,14 @@ def _read_run(folder: Path, name: str) -> SavedRun:
     if not (folder / "config.toml").is_file():
         what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
         raise InputError(f"{folder} {what}")
-    records = read_metrics(folder / "metrics.jsonl")
+    records = read_run_metrics(folder / "metrics.jsonl")
     return SavedRun(
         name=name,
-        config=read_toml(folder / "config.toml"),
+        config=read_config_toml(folder / "config.toml"),
         environment=_read_table(folder / "environment.json") or {},
         train=[record for record in records if record.get("split") == "train"],
         valid=[record for record in records if record.get("split") == "valid"],
-        timings=read_metrics(folder / "timings.jsonl"),
+        timings=read_run_metrics(folder / "timings.jsonl"),
         sample=_read_table(folder / "sample.json"),
         cost=_read_table(folder / "cost.json"),
         instruments=[record for record in records if record.get("split") == "instruments"],
@@ -117,7 +117,7 @@ def _read_run(folder: Path, name: str) -> SavedRun:
 def _read_analysis(path: Path) -> Record | None:
     """The analysis in a file, or None if there is no file; the error for an invalid one names the file."""
     try:
-        return check(read_json(path)) if path.exists() else None
+        return check_analysis(read_json_file(path)) if path.exists() else None
     except LinnetError as error:
         raise LinnetError(f"{path}: {error}") from None
 
@@ -126,7 +126,7 @@ def _read_table(path: Path) -> Record | None:
     """The table in a JSON file, or None if there is no file."""
     if not path.exists():
         return None
-    content = read_json(path)
+    content = read_json_file(path)
     if not isinstance(content, dict):
         raise LinnetError(f"{path} is not a table")
     return content

@@ -18,17 +18,17 @@ from pydantic import ValidationError
 
 from linnet.errors import LinnetError
 from linnet.storage.files import (
-    dump_json,
-    one_line_errors,
-    read_bytes,
-    read_regular,
-    reading,
-    remove,
-    sync_folder,
-    temporary_name,
-    write_new,
+    dump_json_file,
+    one_line_file_errors,
+    read_file_bytes,
+    read_regular_file,
+    reading_file,
+    remove_file,
+    sync_files_of_folder,
+    temporary_file_name,
+    write_new_file,
 )
-from linnet.storage.state import FORMAT, LARGEST, Entry, Manifest, Position, State, fault
+from linnet.storage.state import FORMAT, LARGEST, Entry, Manifest, Position, State, state_fault
 from linnet.storage.tensors import pack_tensors, unpack_tensors
 
 if TYPE_CHECKING:
@@ -73,24 +73,24 @@ def save_checkpoint(
     """
     folder = Path(folder)
     final = folder / f"step-{step}"
-    temporary = temporary_name(final)
-    state_json = dump_json(state, "state")
-    with one_line_errors("write", final, temporary):
+    temporary = temporary_file_name(final)
+    state_json = dump_json_file(state, "state")
+    with one_line_file_errors("write", final, temporary):
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
-            sync_folder(folder.parent)
+            sync_files_of_folder(folder.parent)
         temporary.mkdir()
         files: dict[str, dict[str, object]] = {}
         tied: dict[str, dict[str, str]] = {}
         for part, tensors in (("model", model), ("optimizer", optimizer)):
             parts, tied[part] = pack_tensors(tensors)
-            files[f"{part}.safetensors"] = write_new(temporary / f"{part}.safetensors", parts)
-        files["state.json"] = write_new(temporary / "state.json", [state_json])
+            files[f"{part}.safetensors"] = write_new_file(temporary / f"{part}.safetensors", parts)
+        files["state.json"] = write_new_file(temporary / "state.json", [state_json])
         manifest = {"format": FORMAT, "step": step, "files": files, "tied": tied}
-        write_new(temporary / MANIFEST, [_manifest(manifest)])
-        sync_folder(temporary)
+        write_new_file(temporary / MANIFEST, [_manifest(manifest)])
+        sync_files_of_folder(temporary)
         _publish(temporary, final)
-        sync_folder(folder)
+        sync_files_of_folder(folder)
     return final
 
 
@@ -118,7 +118,7 @@ def read_checkpoint(path: str | Path, optimizer: bool = True, model: bool = True
 
 def newest_checkpoint(folder: str | Path, warn: Callable[[str], None], optimizer: bool = True) -> Checkpoint | None:
     """The valid checkpoint of the highest step, or None; warns about each damaged one that it skips."""
-    for step in reversed(steps(folder)):
+    for step in reversed(checkpoint_steps(folder)):
         try:
             return read_checkpoint(Path(folder) / f"step-{step}", optimizer)
         except CheckpointError as error:
@@ -126,39 +126,39 @@ def newest_checkpoint(folder: str | Path, warn: Callable[[str], None], optimizer
     return None
 
 
-def steps(folder: str | Path) -> list[int]:
+def checkpoint_steps(folder: str | Path) -> list[int]:
     """The steps with a checkpoint in `folder`, valid or not, in ascending order."""
     names = [path.name for path in Path(folder).glob("step-*")]
     return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-(0|[1-9][0-9]*)", name))
 
 
-def to_keep(folder: str | Path, step: int, best: int | None, last: int = 2, every: int = 0) -> set[int]:
-    """What `prune` should keep after a save at `step`: the `last` up to it, the best, and multiples of `every`."""
-    saved = [n for n in steps(folder) if n <= step]
+def checkpoints_to_keep(folder: str | Path, step: int, best: int | None, last: int = 2, every: int = 0) -> set[int]:
+    """What `prune_checkpoints` should keep after a save at `step`: the `last` up to it, the best, and multiples of `every`."""
+    saved = [n for n in checkpoint_steps(folder) if n <= step]
     regular = [n for n in saved if every and n % every == 0]
     return {*saved[-last:], *regular, *([] if best is None else [best])}
 
 
-def prune(folder: str | Path, keep: set[int]) -> str:
+def prune_checkpoints(folder: str | Path, keep: set[int]) -> str:
     """Remove the checkpoints of steps not in `keep`; each is renamed first, so none is left half removed.
 
     Returns the first failure in one line, or an empty string.
     """
     failures = []
-    for step in steps(folder):
+    for step in checkpoint_steps(folder):
         if step not in keep:
             path = Path(folder) / f"step-{step}"
-            doomed = temporary_name(path)
-            with one_line_errors("remove", path):
+            doomed = temporary_file_name(path)
+            with one_line_file_errors("remove", path):
                 path.rename(doomed)
-            failures.append(remove(doomed))
+            failures.append(remove_file(doomed))
     return next(filter(None, failures), "")
 
 
 def _manifest(content: dict[str, Any]) -> bytes:
     """The only valid bytes of a manifest with this content, including its own SHA-256."""
-    own = hashlib.sha256(dump_json(content, MANIFEST)).hexdigest()
-    return dump_json({**content, "sha256": own}, MANIFEST)
+    own = hashlib.sha256(dump_json_file(content, MANIFEST)).hexdigest()
+    return dump_json_file({**content, "sha256": own}, MANIFEST)
 
 
 def _publish(temporary: Path, final: Path) -> None:
@@ -166,7 +166,7 @@ def _publish(temporary: Path, final: Path) -> None:
     aside = final.with_name(f".linnet-{final.name}.old")
     replaces = final.exists()
     if replaces:
-        remove(aside)
+        remove_file(aside)
         final.rename(aside)
     try:
         temporary.rename(final)
@@ -174,7 +174,7 @@ def _publish(temporary: Path, final: Path) -> None:
         if replaces:
             aside.rename(final)
         raise
-    remove(aside)
+    remove_file(aside)
 
 
 def _read_manifest(path: Path) -> Manifest:
@@ -191,7 +191,9 @@ def _read_manifest(path: Path) -> Manifest:
     try:
         manifest = Manifest(**content)
     except ValidationError as error:
-        raise CheckpointError(f"{path / MANIFEST} is whole, but was not written by linnet: {fault(error)}") from error
+        raise CheckpointError(
+            f"{path / MANIFEST} is whole, but was not written by linnet: {state_fault(error)}"
+        ) from error
     if path.name != f"step-{manifest.step}":
         raise CheckpointError(f"{path} is the checkpoint of step {manifest.step} under another name")
     for found in sorted(path.iterdir()):
@@ -206,7 +208,7 @@ def _state(path: Path, raw: bytearray, step: int) -> dict[str, Any]:
         table = json.loads(raw)
         state = State(**table)
     except ValidationError as error:
-        raise CheckpointError(f"{path} is whole, but was not written by linnet: {fault(error)}") from error
+        raise CheckpointError(f"{path} is whole, but was not written by linnet: {state_fault(error)}") from error
     except (ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is whole, but was not written by linnet: {error}") from error
     if state.position is not None and state.position.step != step:
@@ -217,10 +219,10 @@ def _state(path: Path, raw: bytearray, step: int) -> dict[str, Any]:
 def _read_listed(path: Path, entry: Entry, wanted: bool) -> bytearray:
     """A file's content, checked against the size and SHA-256 in the manifest; if not wanted, only the size."""
     try:
-        with reading(path) as (descriptor, size):
+        with reading_file(path) as (descriptor, size):
             if size != entry.size:
                 raise CheckpointError(f"{path} is damaged: it has {size} bytes, {entry.size} were written")
-            data, digest = read_bytes(descriptor, size) if wanted else (bytearray(), entry.sha256)
+            data, digest = read_file_bytes(descriptor, size) if wanted else (bytearray(), entry.sha256)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     if digest != entry.sha256:
@@ -231,6 +233,6 @@ def _read_listed(path: Path, entry: Entry, wanted: bool) -> bytearray:
 def _read(path: Path) -> bytes:
     """The content of a small file; if it cannot be read, the checkpoint is damaged."""
     try:
-        return read_regular(path, LARGEST)
+        return read_regular_file(path, LARGEST)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error

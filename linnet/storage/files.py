@@ -23,68 +23,68 @@ IDLE = 600.0  # seconds without a change after which a temporary file counts as 
 TEMPORARY = re.compile(r"\.linnet-.*-([0-9]+)-[0-9a-f]{8}\.tmp")  # with the id of the process that writes it
 
 
-def write_atomic(path: str | Path, data: bytes) -> None:
+def write_file_atomic(path: str | Path, data: bytes) -> None:
     """Write a file atomically: it has the old content or all of the new, even after a kill or a power cut."""
     path = Path(path)
-    temporary = temporary_name(path)
-    with one_line_errors("write", path, temporary):
-        write_new(temporary, [data])
+    temporary = temporary_file_name(path)
+    with one_line_file_errors("write", path, temporary):
+        write_new_file(temporary, [data])
         temporary.replace(path)
-        sync_folder(path.parent)
+        sync_files_of_folder(path.parent)
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """`write_atomic` for text, as UTF-8; what is not text, such as a file's name may hold, is written as an escape."""
-    write_atomic(path, text.encode(errors="backslashreplace"))
+def write_text_file(path: str | Path, text: str) -> None:
+    """`write_file_atomic` for text, as UTF-8; what is not text, such as a file's name may hold, is written as an escape."""
+    write_file_atomic(path, text.encode(errors="backslashreplace"))
 
 
-def write_json(path: str | Path, value: object) -> None:
-    """`write_atomic` for JSON with sorted keys; raises for NaN and infinity, naming the field."""
-    write_atomic(path, dump_json(value, Path(path).name))
+def write_json_file(path: str | Path, value: object) -> None:
+    """`write_file_atomic` for JSON with sorted keys; raises for NaN and infinity, naming the field."""
+    write_file_atomic(path, dump_json_file(value, Path(path).name))
 
 
-def dump_json(value: object, name: str) -> bytes:
+def dump_json_file(value: object, name: str) -> bytes:
     """The canonical JSON of `value`; an error about something that JSON would change calls it `name`."""
     _check_plain(value, name)
     return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
-def read_json(path: str | Path) -> Any:
+def read_json_file(path: str | Path) -> Any:
     """The content of a JSON file; an error about a missing or malformed file names it."""
-    with one_line_errors("read", Path(path)):
-        data = read_regular(path, LARGEST_JSON)
+    with one_line_file_errors("read", Path(path)):
+        data = read_regular_file(path, LARGEST_JSON)
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise LinnetError(f"{path} is not valid JSON: {error}") from error
 
 
-def temporary_name(path: Path) -> Path:
-    """A unique name beside `path` that `clean` recognizes."""
+def temporary_file_name(path: Path) -> Path:
+    """A unique name beside `path` that `clean_temporary_files` recognizes."""
     path = path.absolute()  # "." has no name
     return path.with_name(f".linnet-{path.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
-def beside(folder: Path, ending: str) -> Path:
+def file_beside(folder: Path, ending: str) -> Path:
     """The file next to a folder, named after it: runs/a.b and .md give runs/a.b.md."""
     named = folder if folder.name not in ("", "..") else folder.resolve()  # "." has no name
     return named.with_name(f"{named.name}{ending}")
 
 
 @contextlib.contextmanager
-def one_line_errors(verb: str, path: Path, temporary: Path | None = None) -> Iterator[None]:
+def one_line_file_errors(verb: str, path: Path, temporary: Path | None = None) -> Iterator[None]:
     """Turn an OSError into one line that names `path`; after any failure, `temporary` is removed."""
     try:
         yield
     except BaseException as error:
         if temporary is not None:
-            remove(temporary)
+            remove_file(temporary)
         if isinstance(error, OSError):
             raise LinnetError(f"cannot {verb} {path}: {error.strerror or error}") from error
         raise
 
 
-def clean(folder: str | Path, older_than: float = 0.0, shared: bool = False) -> str:
+def clean_temporary_files(folder: str | Path, older_than: float = 0.0, shared: bool = False) -> str:
     """Remove the temporary files that killed writers left in `folder`, if they are at least `older_than` seconds old.
 
     A checkpoint that was set aside but never replaced gets its name back. In a `shared` folder, which no lock protects,
@@ -94,11 +94,11 @@ def clean(folder: str | Path, older_than: float = 0.0, shared: bool = False) -> 
     for path in [] if shared else sorted(Path(folder).glob(".linnet-*.old")):
         final = path.with_name(path.name.removeprefix(".linnet-").removesuffix(".old"))
         if final.exists():
-            failures.append(remove(path))
+            failures.append(remove_file(path))
         else:
             path.rename(final)
     found = sorted(Path(folder).glob(".linnet-*.tmp"))
-    failures += [remove(path) for path in found if not (shared and _held(path)) and _idle(path) >= older_than]
+    failures += [remove_file(path) for path in found if not (shared and _held(path)) and _idle(path) >= older_than]
     return next(filter(None, failures), "")
 
 
@@ -125,7 +125,7 @@ def _idle(path: Path) -> float:
     return time.time() - max(times, default=0.0)
 
 
-def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
+def open_regular_file(path: str | Path, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a regular file; anything else could block or never end, so it raises OSError."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -135,30 +135,30 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 
 @contextlib.contextmanager
-def reading(path: str | Path) -> Iterator[tuple[int, int]]:
+def reading_file(path: str | Path) -> Iterator[tuple[int, int]]:
     """The descriptor of a regular file, and its size."""
-    descriptor = open_regular(path)
+    descriptor = open_regular_file(path)
     try:
         yield descriptor, os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
 
 
-def read_regular(path: str | Path, largest: int) -> bytes:
+def read_regular_file(path: str | Path, largest: int) -> bytes:
     """The content of a regular file of at most `largest` bytes; otherwise raises OSError."""
-    with reading(path) as (descriptor, size):
+    with reading_file(path) as (descriptor, size):
         if size > largest:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {largest:,} are read", str(path))
-        return bytes(read_bytes(descriptor, size)[0])
+        return bytes(read_file_bytes(descriptor, size)[0])
 
 
-def read_hashed(path: str | Path) -> tuple[bytearray, str]:
+def read_hashed_file(path: str | Path) -> tuple[bytearray, str]:
     """The content of a regular file, and the SHA-256 of exactly these bytes."""
-    with reading(path) as (descriptor, size):
-        return read_bytes(descriptor, size)
+    with reading_file(path) as (descriptor, size):
+        return read_file_bytes(descriptor, size)
 
 
-def read_bytes(descriptor: int, size: int) -> tuple[bytearray, str]:
+def read_file_bytes(descriptor: int, size: int) -> tuple[bytearray, str]:
     """The first `size` bytes of an open file, and their SHA-256."""
     data, done, digest = bytearray(size), 0, hashlib.sha256()
     view = memoryview(data)
@@ -171,13 +171,13 @@ def read_bytes(descriptor: int, size: int) -> tuple[bytearray, str]:
     return data, digest.hexdigest()
 
 
-def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, object]:
+def write_new_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, object]:
     """Write a new file from these parts and flush it to disk; returns its size and SHA-256."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     size, digest = 0, hashlib.sha256()
     try:
         for part in parts:
-            write_all(descriptor, part)
+            write_file_bytes(descriptor, part)
             digest.update(part)
             size += len(part)
         os.fsync(descriptor)
@@ -186,14 +186,14 @@ def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, obje
     return {"sha256": digest.hexdigest(), "size": size}
 
 
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
+def write_file_bytes(descriptor: int, data: bytes | memoryview) -> None:
     """Write all data: one system call may write less than it is given, and at most 2 GB."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
 
 
-def sync_folder(folder: Path) -> None:
+def sync_files_of_folder(folder: Path) -> None:
     """Flush the names in a folder to disk, if its file system supports that."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -205,7 +205,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def remove(path: Path) -> str:
+def remove_file(path: Path) -> str:
     """Remove a file or a folder; never raises. Returns what could not be removed and why, or an empty string."""
     try:
         if path.is_dir() and not path.is_symlink():

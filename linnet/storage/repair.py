@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from linnet.errors import InputError, LinnetError
-from linnet.storage.checkpoint import CheckpointError, read_checkpoint, steps
-from linnet.storage.files import clean, one_line_errors, sync_folder
+from linnet.storage.checkpoint import CheckpointError, checkpoint_steps, read_checkpoint
+from linnet.storage.files import clean_temporary_files, one_line_file_errors, sync_files_of_folder
 from linnet.storage.run import RunLock
 
 DAMAGED = "damaged"  # the folder for what is set aside
@@ -20,7 +20,7 @@ class _Repaired(NamedTuple):
     failure: str
 
 
-def repair(folder: str | Path) -> _Repaired:
+def repair_run(folder: str | Path) -> _Repaired:
     """Remove what killed processes left in a run, and move damaged checkpoints to `damaged/`, in a locked folder."""
     folder = Path(folder)
     if not (folder / "config.toml").is_file():
@@ -30,28 +30,28 @@ def repair(folder: str | Path) -> _Repaired:
     with RunLock(folder):
         places = (folder, checkpoints)
         before = {path for place in places for path in place.glob(".linnet-*.tmp")}
-        failure = clean(folder, shared=True) or clean(checkpoints)
+        failure = clean_temporary_files(folder, shared=True) or clean_temporary_files(checkpoints)
         removed = sorted(str(path.relative_to(folder)) for path in before if not path.exists())
         damaged = {}
-        for step in steps(checkpoints):
+        for step in checkpoint_steps(checkpoints):
             path = checkpoints / f"step-{step}"
             try:
                 read_checkpoint(path)
             except CheckpointError as error:
                 damaged[str(_set_aside(path, folder / DAMAGED).relative_to(folder))] = str(error)
-    return _Repaired(removed, damaged, steps(checkpoints), failure)
+    return _Repaired(removed, damaged, checkpoint_steps(checkpoints), failure)
 
 
 def _set_aside(path: Path, place: Path) -> Path:
     """Move a checkpoint to a folder, under a name that is free there."""
     if place.is_symlink():  # else a checkpoint would leave the run
         raise LinnetError(f"cannot move {path}: {place} is a symbolic link")
-    with one_line_errors("move", path):
+    with one_line_file_errors("move", path):
         place.mkdir(exist_ok=True)
         taken = {entry.name for entry in place.iterdir()}
         names = (path.name if number == 0 else f"{path.name}.{number}" for number in range(len(taken) + 1))
         target = place / next(name for name in names if name not in taken)
         path.rename(target)
-        sync_folder(place)
-        sync_folder(path.parent)
+        sync_files_of_folder(place)
+        sync_files_of_folder(path.parent)
     return target

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from linnet.errors import LinnetError
-from linnet.storage.files import clean, one_line_errors, open_regular, read_hashed, write_all, write_atomic
+from linnet.storage.files import (
+    clean_temporary_files,
+    one_line_file_errors,
+    open_regular_file,
+    read_hashed_file,
+    write_file_atomic,
+    write_file_bytes,
+)
 
 OURS = b"process "  # the first bytes of a lock file
 
@@ -47,7 +54,7 @@ class RunLock:
     def _open(self) -> int:
         """The descriptor of the lock; raises for a link or a foreign file, which locking would overwrite."""
         try:
-            descriptor = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+            descriptor = open_regular_file(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except OSError as error:
             why = f"{self.path} is a symbolic link" if error.errno == errno.ELOOP else error.strerror
             raise LinnetError(f"cannot lock {self.path.parent}: {why}") from error
@@ -82,9 +89,7 @@ class MetricsLog:
     killed and resumed leaves the same file as an uninterrupted one (if its records hold no times).
     """
 
-    def __init__(
-        self, path: str | Path, resume_at: int | None = None, mark: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, path: str | Path, resume_at: int | None = None, mark: Mapping[str, Any] | None = None) -> None:
         """Open a new log; with `resume_at`, the old one without torn lines and without records after that step.
 
         With `mark`, which `sync` returned for the checkpoint that the run resumes from, the old one up to there.
@@ -93,24 +98,24 @@ class MetricsLog:
         if mark is not None:
             data = _beginning(self.path, mark)
         else:
-            kept = [] if resume_at is None else [r for r in read_metrics(path) if r["step"] <= resume_at]
+            kept = [] if resume_at is None else [r for r in read_run_metrics(path) if r["step"] <= resume_at]
             data = b"".join(_line(record) for record in kept)
-        write_atomic(path, data)
+        write_file_atomic(path, data)
         self._size, self._digest = len(data), hashlib.sha256(data)
-        with one_line_errors("write", self.path):
+        with one_line_file_errors("write", self.path):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one record; a number that is not finite is logged as null."""
         line = _line(record)
-        with one_line_errors("write", self.path):
-            write_all(self._descriptor, line)
+        with one_line_file_errors("write", self.path):
+            write_file_bytes(self._descriptor, line)
         self._size += len(line)
         self._digest.update(line)
 
     def sync(self) -> dict[str, Any]:
         """Flush all records to disk; returns the size and the SHA-256 of the file."""
-        with one_line_errors("write", self.path):
+        with one_line_file_errors("write", self.path):
             os.fsync(self._descriptor)
         return {"size": self._size, "sha256": self._digest.hexdigest()}
 
@@ -119,7 +124,7 @@ class MetricsLog:
         os.close(self._descriptor)
 
 
-def check_metrics(path: str | Path, mark: Mapping[str, Any] | None) -> None:
+def check_run_metrics(path: str | Path, mark: Mapping[str, Any] | None) -> None:
     """Raise unless the log begins as it did when the checkpoint with this `mark` was saved.
 
     A checkpoint of an earlier linnet has no mark, so any log passes.
@@ -132,8 +137,8 @@ def _beginning(path: Path, mark: Mapping[str, Any]) -> bytes:
     """The first `size` bytes of a log; raises unless their SHA-256 is that of the mark."""
     size, data = mark["size"], b""
     if path.exists() or size:
-        with one_line_errors("read", path):
-            data = bytes(read_hashed(path)[0])
+        with one_line_file_errors("read", path):
+            data = bytes(read_hashed_file(path)[0])
     if len(data) < size:
         raise LinnetError(f"{path} is damaged: it has {len(data)} bytes, {size} were written before the checkpoint")
     if hashlib.sha256(data[:size]).hexdigest() != mark["sha256"]:
@@ -141,7 +146,7 @@ def _beginning(path: Path, mark: Mapping[str, Any]) -> bytes:
     return data[:size]
 
 
-def clean_finished(folder: str | Path) -> str:
+def clean_finished_run(folder: str | Path) -> str:
     """Remove temporary files that a killed process left in a finished run, unless a process is using the folder.
 
     A finished run is only read otherwise, so a folder that is not writable is left as it is.
@@ -150,17 +155,17 @@ def clean_finished(folder: str | Path) -> str:
     if not any(True for place in places for _ in place.glob(".linnet-*")):
         return ""
     with contextlib.suppress(LinnetError), RunLock(folder):
-        failures = [clean(place, shared=place == Path(folder)) for place in places]
+        failures = [clean_temporary_files(place, shared=place == Path(folder)) for place in places]
         return next(filter(None, failures), "")
     return ""
 
 
-def read_metrics(path: str | Path, mark: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def read_run_metrics(path: str | Path, mark: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """The records of a log, in order, up to `mark`, without a torn last line; empty if there is no file."""
     if not Path(path).exists():
         return []
-    with one_line_errors("read", Path(path)):
-        lines = read_hashed(path)[0][: None if mark is None else mark["size"]].split(b"\n")
+    with one_line_file_errors("read", Path(path)):
+        lines = read_hashed_file(path)[0][: None if mark is None else mark["size"]].split(b"\n")
     records = []
     for line in lines[:-1]:  # the text after the last line end is incomplete
         with contextlib.suppress(ValueError, RecursionError):

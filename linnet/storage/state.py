@@ -100,7 +100,7 @@ class State(_Saved):
     metrics: Entry | None = None  # of metrics.jsonl as it was when the checkpoint was saved
 
 
-def fault(error: ValidationError) -> str:
+def state_fault(error: ValidationError) -> str:
     """The first error of a schema, in one line."""
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))

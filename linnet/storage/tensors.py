@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from linnet.errors import LinnetError
-from linnet.storage.state import fault
+from linnet.storage.state import state_fault
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
@@ -108,7 +108,7 @@ def unpack_tensors(data: bytearray, tied: Mapping[str, str]) -> dict[str, Tensor
             raise ValueError(f"{min(both)} is stored and tied")
         return tensors | {name: tensors[stored] for name, stored in tied.items()}
     except ValidationError as error:
-        raise LinnetError(f"these are not tensors that linnet wrote: {fault(error)}") from error
+        raise LinnetError(f"these are not tensors that linnet wrote: {state_fault(error)}") from error
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise LinnetError(f"these are not tensors that linnet wrote: {type(error).__name__}: {error}") from error
 

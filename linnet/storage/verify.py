@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from linnet.errors import InputError, LinnetError
-from linnet.storage.checkpoint import FILES, MANIFEST, read_checkpoint, steps
-from linnet.storage.files import one_line_errors, read_hashed, read_json
-from linnet.storage.run import check_metrics, read_metrics
+from linnet.storage.checkpoint import FILES, MANIFEST, checkpoint_steps, read_checkpoint
+from linnet.storage.files import one_line_file_errors, read_hashed_file, read_json_file
+from linnet.storage.run import check_run_metrics, read_run_metrics
 
 
 class _Finding(NamedTuple):
@@ -22,13 +22,13 @@ class _Finding(NamedTuple):
 Load = Callable[[Path, int | None], object]  # loads a run at a step, or an exported model; raises if it cannot
 
 
-def verify(folder: str | Path, load: Load) -> list[_Finding]:
+def verify_folder(folder: str | Path, load: Load) -> list[_Finding]:
     """Verify a run, including its pretraining, or an exported model: all hashes, and that each model loads."""
     folder = Path(folder)
     if (folder / "config.toml").is_file():
         found = list(_run(folder, load))
         if (folder / "pretrain" / "config.toml").is_file():
-            found += [part._replace(name=f"pretrain/{part.name}") for part in verify(folder / "pretrain", load)]
+            found += [part._replace(name=f"pretrain/{part.name}") for part in verify_folder(folder / "pretrain", load)]
         return found
     if (folder / "config.json").is_file():
         return list(_export(folder, load))
@@ -48,11 +48,11 @@ def _run(folder: Path, load: Load) -> Iterator[_Finding]:
     def metrics() -> str:
         marks = [state["metrics"] for state in states if state.get("metrics") is not None]
         for mark in marks:
-            check_metrics(folder / "metrics.jsonl", mark)
-        records = len(read_metrics(folder / "metrics.jsonl"))
+            check_run_metrics(folder / "metrics.jsonl", mark)
+        records = len(read_run_metrics(folder / "metrics.jsonl"))
         return f"{records} records" + ("" if marks else ", without a SHA-256 in any checkpoint")
 
-    saved = steps(folder / "checkpoints")
+    saved = checkpoint_steps(folder / "checkpoints")
     for step in saved:
         yield _finding(f"checkpoints/step-{step}", lambda step=step: checkpoint(step))  # type: ignore[misc]
     if not saved:
@@ -71,7 +71,7 @@ def _export(folder: Path, load: Load) -> Iterator[_Finding]:
     yield _finding("config.json, model.safetensors", model)
     about: Any = {}
     with contextlib.suppress(LinnetError):  # already reported
-        about = read_json(folder / "config.json")
+        about = read_json_file(folder / "config.json")
     wanted = about.get("tokenizer_sha256") if isinstance(about, dict) else None
     if wanted is not None or (folder / "tokenizer.json").exists():
         yield _finding("tokenizer.json", lambda: _tokenizer(folder, {wanted}))
@@ -80,8 +80,8 @@ def _export(folder: Path, load: Load) -> Iterator[_Finding]:
 def _tokenizer(folder: Path, hashes: set[Any]) -> str:
     """The size of the tokenizer; raises unless its SHA-256 is the recorded one."""
     path = folder / "tokenizer.json"
-    with one_line_errors("read", path):
-        data, found = read_hashed(path)
+    with one_line_file_errors("read", path):
+        data, found = read_hashed_file(path)
     if hashes != {found}:
         raise LinnetError(f"{path} is not the tokenizer of this model: its SHA-256 is not the recorded one")
     return f"{len(data):,} bytes"

@@ -10,15 +10,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from linnet.errors import InputError, unknown
-from linnet.figures.figure import Figure, read_metadata, save_figures
+from linnet.errors import InputError, unknown_name_error
+from linnet.figures.figure import Figure, read_figure_metadata, save_figures
 from linnet.figures.heatmap import Grid, save_heatmaps
-from linnet.figures.page import write_page
+from linnet.figures.page import write_markdown_page
 from linnet.figures.table import Table
 from linnet.screen import Screen
-from linnet.storage import beside
+from linnet.storage import file_beside
 from linnet.studies.claims import Claim, claims_table
-from linnet.studies.records import Record, check_origin, one_line_damage, read_records, records_sha256
+from linnet.studies.records import Record, check_records_origin, one_line_record_damage, read_records, records_sha256
 
 TRANSNORMER = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
 LLN = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
@@ -127,7 +127,7 @@ class Study(ABC):
     def check(self, request: Request) -> None:
         """Raise if the request names a scale that the study lacks, or selects runs of a study without runs."""
         if request.scale not in self.scales:
-            raise unknown("scale", request.scale, self.scales)
+            raise unknown_name_error("scale", request.scale, self.scales)
         for option, value in (("only", request.only[:1]), ("seeds", request.seeds)):
             if value:
                 shown = value[0] if isinstance(value, tuple) else value
@@ -137,7 +137,7 @@ class Study(ABC):
         """Do the missing runs, unless only rendering is requested, and render the records."""
         self.check(request)
         out, folder = self.folders(request)
-        check_origin(folder, self.command(request.scale))
+        check_records_origin(folder, self.command(request.scale))
         signal = 0 if request.render else self.make(request, out, folder, screen)
         return self.report(request, out, folder, signal)
 
@@ -172,7 +172,7 @@ class Study(ABC):
     def rendered(self, records: Sequence[Record], picture: str) -> str:
         """The part of the page between its markers."""
         rows = [row for row, _ in self.maps(records)]
-        maps = f"\n![attention maps: {' and '.join(rows)}]({maps_name(picture)})\n" if rows else ""
+        maps = f"\n![attention maps: {' and '.join(rows)}]({study_maps_name(picture)})\n" if rows else ""
         return f"\n{self.to_markdown(records)}\n\n![{self.picture}]({picture})\n{maps}"
 
     def render(self, folder: Path, scale: str) -> list[Path]:
@@ -183,15 +183,15 @@ class Study(ABC):
         records = self.read(folder)
         single = [(path, [record]) for path, record in zip(sorted(folder.glob("*.json")), records, strict=True)]
         for path, shown in (*single, (folder, records)):
-            with one_line_damage(path):
+            with one_line_record_damage(path):
                 self.rendered(shown, "")
                 self.figures(shown, "")
-        page, picture = beside(folder, ".md"), beside(folder, ".png")
-        maps, grid = picture.with_name(maps_name(picture.name)), self.maps(records)
+        page, picture = file_beside(folder, ".md"), file_beside(folder, ".png")
+        maps, grid = picture.with_name(study_maps_name(picture.name)), self.maps(records)
         files = [page, picture, *([maps] if grid else [])]
         for file in files[1:]:
-            check_owner(file, self.name)
-        write_page(page, self.heading(scale), self.rendered(records, picture.name))
+            check_study_picture(file, self.name)
+        write_markdown_page(page, self.heading(scale), self.rendered(records, picture.name))
         about = {SOURCE: records_sha256(records), OWNER: self.name}
         save_figures(self.figures(records, self.heading(scale)), picture, about)
         if grid:
@@ -199,13 +199,13 @@ class Study(ABC):
         return files
 
 
-def check_owner(picture: Path, study: str) -> None:
+def check_study_picture(picture: Path, study: str) -> None:
     """Raise if this file is a picture of another study; early pictures do not name their study."""
-    owner = read_metadata(picture).get(OWNER, study)
+    owner = read_figure_metadata(picture).get(OWNER, study)
     if owner != study:
         raise InputError(f"{picture} is a picture of {owner}, not of {study}: name another place by --out or --results")
 
 
-def maps_name(picture: str) -> str:
+def study_maps_name(picture: str) -> str:
     """The file of the attention maps, beside that of the curves."""
     return f"{picture.removesuffix('.png')}-maps.png"

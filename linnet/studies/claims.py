@@ -29,7 +29,7 @@ class Comparison(NamedTuple):
     confound: str = ""
 
 
-def compare_rows(
+def claims_of_rows(
     comparisons: Sequence[Comparison], values: Mapping[str, Sequence[float]], digits: int = 2
 ) -> list[Claim]:
     """The claims for which both rows have records, given the values of each row's seeds."""

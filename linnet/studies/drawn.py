@@ -10,9 +10,9 @@ from linnet.figures.figure import Figure, save_figures
 from linnet.figures.table import Table
 from linnet.registry import STUDY
 from linnet.screen import Screen
-from linnet.storage import beside
-from linnet.studies.base import OWNER, SOURCE, Report, Request, Study, check_owner
-from linnet.studies.records import Record, one_line_damage, records_sha256, study_of
+from linnet.storage import file_beside
+from linnet.studies.base import OWNER, SOURCE, Report, Request, Study, check_study_picture
+from linnet.studies.records import Record, one_line_record_damage, records_sha256, study_of_record
 
 
 class Drawn(Study):
@@ -41,16 +41,16 @@ class Drawn(Study):
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
         """The picture of the records of all sources."""
-        return [self.draw({name: [r for r in records if study_of(r) == name] for name in self.sources})]
+        return [self.draw({name: [r for r in records if study_of_record(r) == name] for name in self.sources})]
 
     def reproduce(self, request: Request, screen: Screen) -> Report:
         """Draw the picture; --out or --results is its file, or its file without the ending."""
         self.check(request)
         place = request.results or request.out or Path("runs") / self.place(request.scale)
-        picture = place if place.suffix == ".png" else beside(place, ".png")
+        picture = place if place.suffix == ".png" else file_beside(place, ".png")
         folders = [self.source(name, picture.parent, request.scale) for name in self.sources]
         records = [record for name, folder in zip(self.sources, folders, strict=True) for record in _read(name, folder)]
-        with one_line_damage(*folders):
+        with one_line_record_damage(*folders):
             (figure,) = self.figures(records, "")
         _check_place(picture, self.name)
         save_figures([figure], picture, {SOURCE: records_sha256(records), OWNER: self.name})
@@ -67,7 +67,7 @@ class Drawn(Study):
 
 def _check_place(picture: Path, study: str) -> None:
     """Raise if the picture belongs to another study; a picture beside a folder of results belongs to them."""
-    check_owner(picture, study)
+    check_study_picture(picture, study)
     folder = picture.with_suffix("")
     if any(folder.glob("*.json")):
         where = f"{picture} is the picture of the results in {folder}"

@@ -7,10 +7,10 @@ import torch
 
 from linnet.figures.figure import Figure, Series
 from linnet.figures.table import Table
-from linnet.instruments.kernel_concentration import KERNELS, TEMPERATURES, gaussian, kernel_concentration
+from linnet.instruments.kernel_concentration import KERNELS, TEMPERATURES, gaussian_kernel_inputs, kernel_concentration
 from linnet.registry import STUDY
 from linnet.studies.base import LLN
-from linnet.studies.records import Record, versions
+from linnet.studies.records import Record, record_versions
 from linnet.studies.untrained import Computed, Progress
 
 
@@ -28,7 +28,7 @@ class LlnConcentration(Computed):
         N, D, seeds = settings["tokens"], settings["head_dim"], settings["seeds"]
         found: Record = {"temperatures": list(TEMPERATURES), "kernels": {}}
         for i, kernel in enumerate(KERNELS):
-            runs = [kernel_concentration(*gaussian(N, D, seed), kernel) for seed in range(seeds)]
+            runs = [kernel_concentration(*gaussian_kernel_inputs(N, D, seed), kernel) for seed in range(seeds)]
             means = {key: torch.stack([run[key] for run in runs]).mean(dim=0) for key in ("bits", "gap")}
             found["kernels"][kernel] = {key: [round(x, 6) for x in value.tolist()] for key, value in means.items()}
             progress(i + 1, len(KERNELS))
@@ -43,7 +43,7 @@ class LlnConcentration(Computed):
             temperatures = (f"{t:g}" for t in record["temperatures"])
             parts.append(Table(title, [f"{title}, at temperature", *temperatures], rows))
         about = f"{settings['tokens']} tokens, head width {settings['head_dim']}, means of {settings['seeds']} seeds"
-        return [*parts, f"{about}; {versions(record['environment'])}. Command: `{record['command']}`."]
+        return [*parts, f"{about}; {record_versions(record['environment'])}. Command: `{record['command']}`."]
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
         """The same as two panels."""

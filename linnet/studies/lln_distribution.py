@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from linnet.figures.figure import Figure, Series
 from linnet.figures.table import Table
-from linnet.instruments.kernel_concentration import gaussian, kernel_weights
+from linnet.instruments.kernel_concentration import gaussian_kernel_inputs, kernel_weights
 from linnet.instruments.lognormal_fit import lognormal_fit
-from linnet.instruments.moment_matching import calibrate, matching_table
+from linnet.instruments.moment_matching import calibrate_moment_matching, moment_matching_table
 from linnet.registry import STUDY
 from linnet.studies.base import LLN
-from linnet.studies.records import Record, versions
+from linnet.studies.records import Record, record_versions
 from linnet.studies.untrained import Computed, Progress
 
 BY_SIGMA = (
@@ -38,17 +38,17 @@ class LlnDistribution(Computed):
         found: Record = {"matching": {}, "quantiles": {}, "widths": []}
         steps = 2 + 2 + len(self.widths)
         for i, match in enumerate(("variance", "paper")):
-            found["matching"][match] = matching_table(self.sigmas, N, D, match, seeds)
+            found["matching"][match] = moment_matching_table(self.sigmas, N, D, match, seeds)
             progress(i + 1, steps)
         for i, kernel in enumerate(("softmax", "lln")):
-            fitted = lognormal_fit(kernel_weights(*gaussian(N, D, 0, 1.2), kernel))
+            fitted = lognormal_fit(kernel_weights(*gaussian_kernel_inputs(N, D, 0, 1.2), kernel))
             standard = (fitted.quantiles - fitted.mean) / fitted.variance.sqrt()
             found["quantiles"][kernel] = [round(x, 5) for x in standard.tolist()]
             progress(3 + i, steps)
         for i, width in enumerate(self.widths):
-            calibration = calibrate(width, settings["calibration_tokens"], seeds)
-            (paper,) = matching_table([1.2], N, width, "paper", 1)
-            (variance,) = matching_table([1.2], N, width, "variance", 1)
+            calibration = calibrate_moment_matching(width, settings["calibration_tokens"], seeds)
+            (paper,) = moment_matching_table([1.2], N, width, "paper", 1)
+            (variance,) = moment_matching_table([1.2], N, width, "variance", 1)
             row = {"paper": paper["lln_row_variance"], "variance": variance["lln_row_variance"]}
             found["widths"].append({**calibration._asdict(), **row, "target": paper["target"]})
             progress(5 + i, steps)
@@ -72,7 +72,7 @@ class LlnDistribution(Computed):
             "Other head widths at σ = 1.2, and what `calibrate` measures:",
             Table("by head width", BY_WIDTH, widths),
             f"{settings['tokens']:,} tokens, head width {settings['head_dim']}, means of {settings['seeds']} seeds, "
-            f"variances along rows, entropies in bits; {versions(record['environment'])}. "
+            f"variances along rows, entropies in bits; {record_versions(record['environment'])}. "
             f"Command: `{record['command']}`.",
         ]
 

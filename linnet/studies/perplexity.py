@@ -7,7 +7,7 @@ from linnet.errors import LinnetError
 from linnet.figures.figure import Figure
 from linnet.figures.spread import spread_line, spread_text
 from linnet.figures.table import Table
-from linnet.studies.records import Record, by_row, versions
+from linnet.studies.records import Record, record_versions, records_by_row
 from linnet.studies.trained import Trained
 
 COLUMNS = ("system", "parameters", "seeds", "valid perplexity", "test perplexity", "test perplexity per word")
@@ -44,7 +44,9 @@ class Perplexity(Trained):
 
 def _best_first(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Records by row, the best test loss first."""
-    return dict(sorted(by_row(records).items(), key=lambda row: statistics.fmean(r["test"]["loss"] for r in row[1])))
+    return dict(
+        sorted(records_by_row(records).items(), key=lambda row: statistics.fmean(r["test"]["loss"] for r in row[1]))
+    )
 
 
 def _budget(records: Sequence[Record]) -> str:
@@ -57,6 +59,6 @@ def _budget(records: Sequence[Record]) -> str:
     train = first["config"]["train"]
     return (
         f"Each run: {tokens:,} tokens in blocks of {context}, {train['steps']} steps of {train['batch']} blocks, "
-        f"learning rate {train['lr']:g}, {threads} thread, {versions(first['environment'])}. The range is over seeds. "
+        f"learning rate {train['lr']:g}, {threads} thread, {record_versions(first['environment'])}. The range is over seeds. "
         f"Times were taken on a busy machine; do not compare them. Command: `{first['command']}`."
     )

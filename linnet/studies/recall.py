@@ -9,7 +9,7 @@ from linnet.figures.figure import Figure
 from linnet.figures.spread import spread_line, spread_text
 from linnet.figures.table import Table
 from linnet.registry import ATTENTION, STUDY
-from linnet.studies.records import Record, by_row, versions
+from linnet.studies.records import Record, record_versions, records_by_row
 from linnet.studies.trained import Row, Scale, Trained
 
 CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
@@ -31,7 +31,7 @@ class RecallStudy(Trained):
         pairs = _pairs(records)
         columns = ["mechanism", "parameters", "seeds", *(f"{P} pairs" for P in pairs), "seconds"]
         rows = []
-        for name, runs in by_mechanism(records).items():
+        for name, runs in recall_by_mechanism(records).items():
             cells = [spread_text(_accuracies(runs, P), 1) for P in pairs]
             seconds = f"{statistics.fmean(run['seconds'] for run in runs):,.0f}"
             rows.append([name, f"{runs[0]['parameters']:,}", str(len(runs)), *cells, seconds])
@@ -41,7 +41,8 @@ class RecallStudy(Trained):
         """Accuracy against the number of pairs, the mean over seeds, with the range shaded."""
         pairs = _pairs(records)
         series = [
-            spread_line(name, {P: _accuracies(runs, P) for P in pairs}) for name, runs in by_mechanism(records).items()
+            spread_line(name, {P: _accuracies(runs, P) for P in pairs})
+            for name, runs in recall_by_mechanism(records).items()
         ]
         y = "right answers, percent"
         return [Figure("Recall", "key-value pairs to remember", y, series, log_x=True, note=note)]
@@ -61,9 +62,9 @@ def _accuracies(runs: Sequence[Record], pairs: int) -> list[float]:
     return [100 * run["test"][f"accuracy_{pairs}_pairs"] for run in runs]
 
 
-def by_mechanism(records: Sequence[Record]) -> dict[str, list[Record]]:
+def recall_by_mechanism(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Records by row, the best mean over the numbers of pairs first."""
-    pairs, rows = _pairs(records), by_row(records)
+    pairs, rows = _pairs(records), records_by_row(records)
     mean = {name: statistics.fmean(a for P in pairs for a in _accuracies(runs, P)) for name, runs in rows.items()}
     return {name: rows[name] for name in sorted(rows, key=lambda name: -mean[name])}
 
@@ -77,6 +78,6 @@ def _budget(records: Sequence[Record]) -> str:
         f"Percentage of right answers, on {about['samples']['test']:,} test samples of {data['context']} tokens with "
         f"{' or '.join(map(str, data['pairs']))} pairs each; guessing gives {100 / values:.1f}. Each run: "
         f"{first['tokens']:,} tokens, {train['steps']:,} steps of {train['batch']} samples, learning rate "
-        f"{train['lr']:g}, {about['threads']} thread, {versions(about)}. The range is over seeds. Times were taken "
+        f"{train['lr']:g}, {about['threads']} thread, {record_versions(about)}. The range is over seeds. Times were taken "
         f"on a busy machine; do not compare them. Command: `{first['command']}`."
     )

@@ -13,7 +13,7 @@ from linnet import __version__
 from linnet.errors import InputError, LinnetError
 from linnet.models.config import ModelConfig
 from linnet.registry import ATTENTION
-from linnet.storage import read_json
+from linnet.storage import read_json_file
 
 Record = dict[str, Any]
 SCHEMA = 2  # 1 had neither `schema` nor `kind`, `model` and `code`
@@ -21,12 +21,12 @@ PACKAGE = Path(__file__).parents[1]
 REPRODUCE = "linnet reproduce "
 
 
-def stamp(study: str, kind: str, command: str) -> Record:
+def stamp_record(study: str, kind: str, command: str) -> Record:
     """The fields that identify a record."""
-    return {"schema": SCHEMA, "study": study, "kind": kind, "command": command, "code": code_version()}
+    return {"schema": SCHEMA, "study": study, "kind": kind, "command": command, "code": record_code_version()}
 
 
-def study_of(record: Any) -> str | None:
+def study_of_record(record: Any) -> str | None:
     """The study that a record belongs to; early records name it only in their command."""
     if not isinstance(record, dict):
         return None
@@ -44,7 +44,7 @@ def read_records(folder: Path, study: str, fields: frozenset[str] = frozenset())
             record = json.loads(path.read_text())
         except (ValueError, RecursionError) as error:
             raise LinnetError(f"{path} is not a result of a study: {error}") from None
-        name = study_of(record)
+        name = study_of_record(record)
         if name is None:
             raise LinnetError(f"{path} is not a result of a study: it names none")
         if name != study:
@@ -61,10 +61,10 @@ def read_records(folder: Path, study: str, fields: frozenset[str] = frozenset())
     return records
 
 
-def check_origin(folder: Path, command: str) -> None:
+def check_records_origin(folder: Path, command: str) -> None:
     """Raise if a folder holds results of another command, before the work that would add to them."""
     for path in sorted(folder.glob("*.json")):
-        record = read_json(path)
+        record = read_json_file(path)
         made_by = record.get("command") if isinstance(record, dict) else None
         if made_by != command:
             of = f"of `{made_by}`" if made_by else "no result of a study"
@@ -72,7 +72,7 @@ def check_origin(folder: Path, command: str) -> None:
 
 
 @contextlib.contextmanager
-def one_line_damage(*places: Path) -> Iterator[None]:
+def one_line_record_damage(*places: Path) -> Iterator[None]:
     """Turn errors about missing or mistyped fields of a record into one line that names the places."""
     try:
         yield
@@ -88,7 +88,7 @@ def records_sha256(records: Sequence[Record]) -> str:
     return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
 
 
-def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
+def records_by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Records by the name of their row, in alphabetical order, and by seed."""
     rows: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: (record["row"], record["seed"])):
@@ -96,13 +96,13 @@ def by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
     return rows
 
 
-def versions(where: Record) -> str:
+def record_versions(where: Record) -> str:
     """The versions that a record was made with, for the note under a table."""
     return f"linnet {where['linnet']}, torch {where['torch']}"
 
 
 @lru_cache(maxsize=1)
-def code_version() -> str:
+def record_code_version() -> str:
     """The commit of this code, with "+changes" if files differ from it; outside a checkout, the version."""
     if not (PACKAGE.parent / ".git").exists():
         return __version__
@@ -118,7 +118,7 @@ def _git(*words: str) -> str:
     return git.stdout.strip()
 
 
-def resolved_model(config: ModelConfig) -> Record:
+def record_resolved_model(config: ModelConfig) -> Record:
     """Every field of a model and every option of its mechanisms, including defaults."""
     names = [name for name in ATTENTION.names() if any(name in _mechanisms(layer) for layer in config.layers)]
     given = {name: ATTENTION[name].Options(**config.options.get(name, {})) for name in names}

@@ -43,7 +43,7 @@ def system(name: str, seeds: int = 1) -> Row:
     return Row(name, {**SYSTEMS, **PARTS}[name], seeds=seeds)
 
 
-def t2_frame(ending: str) -> tuple[str, ...]:
+def t2_frame_of_systems(ending: str) -> tuple[str, ...]:
     """The settings of T2 around its attention, in its preset with this ending: norm, gated FFN and its width."""
     t2 = preset(f"transnormer_t2{ending}")
     return tuple(f"model.{field}={getattr(t2, field)}" for field in ("norm", "ffn", "activation", "ffn_width"))

@@ -11,20 +11,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from linnet.config import RunConfig, load_recipe
-from linnet.errors import InputError, unknown
-from linnet.models.backbone import build_on_meta, count_parameters
+from linnet.config import RunConfig, load_recipe_config
+from linnet.errors import InputError, unknown_name_error
+from linnet.models.backbone import build_backbone_on_meta, count_backbone_parameters
 from linnet.models.config import ModelConfig
-from linnet.models.presets import model_config
+from linnet.models.presets import preset_config
 from linnet.registry import TASK
 from linnet.screen import Screen
-from linnet.storage import BusyError, read_metrics, write_json
+from linnet.storage import BusyError, read_run_metrics, write_json_file
 from linnet.studies.base import Planned, Report, Request, Study
-from linnet.studies.records import Record, resolved_model, stamp
-from linnet.studies.unfinished import render_unfinished, unfinished, unfinished_table
-from linnet.train.check import config_difference, run_config
-from linnet.train.run import Outcome, Run, fresh_config, resume_run, start_run
-from linnet.train.size import planned_tokens, planned_updates
+from linnet.studies.records import Record, record_resolved_model, stamp_record
+from linnet.studies.unfinished import render_unfinished, unfinished_runs, unfinished_table
+from linnet.train.check import check_and_read_config, check_config_difference
+from linnet.train.run import Outcome, Run, fresh_run_config, resume_run, start_run
+from linnet.train.size import size_in_tokens, size_in_updates
 
 PEAK, UTILIZATION = 312e12, 0.3  # of an A100: operations per second in bfloat16, and the share that training reaches
 
@@ -98,7 +98,7 @@ class Trained(Study):
         order.
         """
         if scale not in self.scales:
-            raise unknown("scale", scale, self.scales)
+            raise unknown_name_error("scale", scale, self.scales)
         planned = [
             StudyRun(row, seed, self._config(row, scale, seed))
             for seed in range(seeds or max(row.seeds for row in self.rows))
@@ -107,13 +107,13 @@ class Trained(Study):
         ]
         for name in only:
             if not any(run.name.startswith(name) for run in planned):
-                raise unknown("run", name, [run.name for run in planned])
+                raise unknown_name_error("run", name, [run.name for run in planned])
         return [run for name in only or ("",) for run in planned if run.name.startswith(name)]
 
     def _config(self, row: Row, scale: str, seed: int) -> RunConfig:
         at = self.scales[scale]
         preset = () if row.preset is None else (f"model.preset={row.preset}{at.ending}",)
-        return load_recipe(row.recipe or at.recipe, (*preset, *at.sets, *row.sets, f"seed={seed}"))
+        return load_recipe_config(row.recipe or at.recipe, (*preset, *at.sets, *row.sets, f"seed={seed}"))
 
     def runs(self, scale: str, seeds: int | None = None) -> list[str]:
         """The names of the runs."""
@@ -121,7 +121,7 @@ class Trained(Study):
 
     def dry_run(self, scale: str, only: Sequence[str] = (), seeds: int | None = None) -> list[Planned]:
         """Size, tokens, steps and estimated GPU hours of each run."""
-        return [planned_run(run) for run in self.study_runs(scale, seeds, only)]
+        return [_planned_run(run) for run in self.study_runs(scale, seeds, only)]
 
     def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
         """Do the missing runs; returns the signal that stopped it, or 0.
@@ -134,21 +134,21 @@ class Trained(Study):
                 continue
             screen.say(f"{self.name}, {request.scale} scale: {run.name}")
             try:
-                outcome = train(run, out / run.name, screen)
+                outcome = train_study_run(run, out / run.name, screen)
             except BusyError:
                 continue
             if outcome.signal:
                 return outcome.signal
             found = self.record(request.scale, run, outcome)
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(place, found)
+            write_json_file(place, found)
         return 0
 
     def record(self, scale: str, run: StudyRun, outcome: Outcome) -> Record:
         """Everything about one finished run, as it is committed."""
         folder, task = outcome.folder, TASK[run.config.task]
-        metrics, before = (read_metrics(folder / part / "metrics.jsonl") for part in ("", "pretrain"))
-        timings = [r for part in ("", "pretrain") for r in read_metrics(folder / part / "timings.jsonl")]
+        metrics, before = (read_run_metrics(folder / part / "metrics.jsonl") for part in ("", "pretrain"))
+        timings = [r for part in ("", "pretrain") for r in read_run_metrics(folder / part / "timings.jsonl")]
         read_before = max((entry["tokens"] for entry in before if entry["split"] == "train"), default=0)
         environment = json.loads((folder / "environment.json").read_text())
         config = run.config.model_dump(mode="json", exclude_none=True)
@@ -158,12 +158,12 @@ class Trained(Study):
         test = outcome.run.evaluate("test", which)
         valid = {**test, "split": "valid"} if task.validates_on_test else outcome.run.evaluate("valid", which)
         return {
-            **stamp(self.name, self.kind, self.command(scale)),
+            **stamp_record(self.name, self.kind, self.command(scale)),
             "scale": scale,
             "row": run.row.name,
             "seed": run.seed,
             "config": config,
-            "model": resolved_model(outcome.run.model_config),
+            "model": record_resolved_model(outcome.run.model_config),
             "parameters": outcome.parameters,
             "tokens": read_before + outcome.tokens,
             "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
@@ -183,7 +183,7 @@ class Trained(Study):
 
     def report(self, request: Request, out: Path, folder: Path, signal: int) -> Report:
         """Also render the unfinished runs."""
-        begun = unfinished(out)
+        begun = unfinished_runs(out)
         table = [f"{unfinished_table(begun).to_markdown()}\n"] if begun else []
         title = f"{self.heading(request.scale)}: unfinished runs"
         pages = render_unfinished(begun, out, title) if request.render else ()
@@ -197,17 +197,19 @@ class Trained(Study):
         return Report(text, {**data, **named}, signal)
 
 
-def train(run: StudyRun, folder: Path, screen: Screen) -> Outcome:
+def train_study_run(run: StudyRun, folder: Path, screen: Screen) -> Outcome:
     """Start a run, or resume it."""
     if not (folder / "config.toml").exists():
         return start_run(run.config, folder, screen)
-    check_begun(folder, run.config)
+    check_trained_run(folder, run.config)
     return resume_run(folder, screen)
 
 
-def check_begun(folder: Path, planned: RunConfig) -> None:
+def check_trained_run(folder: Path, planned: RunConfig) -> None:
     """Raise if a run has other settings than the study now: its record would be wrong."""
-    changed = config_difference(run_config(folder), fresh_config(planned), also=("steps", "eval_every"))
+    changed = check_config_difference(
+        check_and_read_config(folder), fresh_run_config(planned), also=("steps", "eval_every")
+    )
     if changed:
         raise InputError(f"{folder} is a run of an earlier form of the study, in which now {changed}: move it away")
 
@@ -219,28 +221,28 @@ def _loading_share(timings: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {"loading": round(sum(loading for loading, _ in timed) / seconds, 5)} if seconds else {}
 
 
-def planned_run(run: StudyRun) -> Planned:
+def _planned_run(run: StudyRun) -> Planned:
     """The plan of a run.
 
     Tokens are steps * batch * accumulate * context, including pretraining and padding. GPU hours are those of one A100
     in bfloat16: 6 * parameters * tokens / (312e12 per second * 0.3).
     """
-    tokens, parameters = planned_tokens(run.config), _parameters(planned_model(run.config).model_dump_json())
-    hours = float(f"{gpu_hours(parameters, tokens):.4g}")
-    return Planned(run.name, parameters, tokens, planned_updates(run.config), hours)
+    tokens, parameters = size_in_tokens(run.config), _parameters(planned_trained_model(run.config).model_dump_json())
+    hours = float(f"{trained_gpu_hours(parameters, tokens):.4g}")
+    return Planned(run.name, parameters, tokens, size_in_updates(run.config), hours)
 
 
-def gpu_hours(parameters: int, tokens: int) -> float:
+def trained_gpu_hours(parameters: int, tokens: int) -> float:
     """Estimated hours of training on one A100: six operations per parameter and token."""
     return 6 * parameters * tokens / (PEAK * UTILIZATION) / 3600
 
 
-def planned_model(config: RunConfig) -> ModelConfig:
+def planned_trained_model(config: RunConfig) -> ModelConfig:
     """The model of a run, without reading its data: a vocabulary that depends on the text is that of the preset."""
-    return model_config({**TASK[config.task].planned_fields(config.data, config.pretrain), **config.model})
+    return preset_config({**TASK[config.task].planned_fields(config.data, config.pretrain), **config.model})
 
 
 @cache
 def _parameters(model: str) -> int:
     """Number of trainable parameters, counted on the meta device."""
-    return count_parameters(build_on_meta(ModelConfig.model_validate_json(model)))
+    return count_backbone_parameters(build_backbone_on_meta(ModelConfig.model_validate_json(model)))

@@ -8,7 +8,7 @@ from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
 from linnet.studies.drawn import Drawn
 from linnet.studies.records import Record
-from linnet.studies.transnormer_table6 import TASKS, accuracies, mean_over_tasks, short_name
+from linnet.studies.transnormer_table6 import TASKS, table6_accuracies, table6_mean, table6_task_name
 
 SCORES, SPEEDS = "transnormer-table6", "transnormer-table7"
 TOKENS = 2048
@@ -30,7 +30,7 @@ class Figure1(Drawn):
 
 def figure1_circles(scores: Sequence[Record], speeds: Sequence[Record], tokens: int) -> Figure:
     """The mean accuracy over the tasks that all systems have, against training speed at one length."""
-    by_system = accuracies(scores)
+    by_system = table6_accuracies(scores)
     measured = next((record for record in speeds if record["tokens"] == tokens), None)
     if measured is None:
         raise LinnetError(f"the speeds have no row of {tokens:,} tokens")
@@ -38,9 +38,9 @@ def figure1_circles(scores: Sequence[Record], speeds: Sequence[Record], tokens: 
     tasks = [task for task in TASKS if all(task in by_system[row["row"]] for row in rows)]
     if not rows or not tasks:
         raise LinnetError("the scores and the speeds have no systems with a task in common: finish more runs")
-    means = {row["row"]: mean_over_tasks({task: by_system[row["row"]][task] for task in tasks}) for row in rows}
+    means = {row["row"]: table6_mean({task: by_system[row["row"]][task] for task in tasks}) for row in rows}
     series = [Series(row["row"], [row["training"]], [means[row["row"]]], sizes=[row["memory"]]) for row in rows]
     title = f"Score, speed and memory at {tokens:,} tokens"
-    score = f"test accuracy, % ({', '.join(map(short_name, tasks))})"
+    score = f"test accuracy, % ({', '.join(map(table6_task_name, tasks))})"
     note = "the area of a circle is the peak memory of a training step"
     return Figure(title, "training steps per second", score, series, log_x=True, note=note)

@@ -13,10 +13,10 @@ from linnet.figures.table import Table
 from linnet.instruments.local_score import local_area, local_score
 from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
-from linnet.studies.claims import Claim, Comparison, compare_rows
-from linnet.studies.records import Record, by_row
+from linnet.studies.claims import Claim, Comparison, claims_of_rows
+from linnet.studies.records import Record, records_by_row
 from linnet.studies.systems import NORM_CONFOUND, system
-from linnet.studies.watched import Watched, budget, head_readings, mean_text
+from linnet.studies.watched import Watched, watched_budget, watched_head_readings, watched_mean_text
 
 COLUMNS = ("system", "local area", "first half of the layers", "second half", "entropy, share of the largest")
 CLAIMS = (
@@ -41,19 +41,19 @@ class Figure2(Watched):
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
         """One line per system."""
         rows = []
-        for name, runs in by_row(records).items():
+        for name, runs in records_by_row(records).items():
             half = len(runs[0]["analysis"]["layers"]) // 2
             halves = (slice(None), slice(half), slice(half, None))
-            areas = [mean_text(runs, "local_score", "area", part) for part in halves]
-            rows.append([name, *areas, mean_text(runs, "entropy", "relative")])
+            areas = [watched_mean_text(runs, "local_score", "area", part) for part in halves]
+            rows.append([name, *areas, watched_mean_text(runs, "entropy", "relative")])
         uniform = _uniform_area(records[0]["analysis"])
-        note = f"A small area means local attention; uniform attention has {uniform:.2f}. {budget(records)}"
+        note = f"A small area means local attention; uniform attention has {uniform:.2f}. {watched_budget(records)}"
         return [Table(self.title, COLUMNS, rows), note]
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
         """The curve of each system, the mean over seeds, layers and heads."""
         series = []
-        for name, runs in by_row(records).items():
+        for name, runs in records_by_row(records).items():
             layers = [layer for run in runs for layer in run["analysis"]["layers"]]
             heads = [curve for layer in layers for curve in layer["values"]["local_score"]["curve"]]
             mean = [statistics.fmean(ys) for ys in zip(*heads, strict=True)]
@@ -64,7 +64,7 @@ class Figure2(Watched):
     def maps(self, records: Sequence[Record]) -> Grid:
         """The maps of the first and last layer, of each system's first seed; NaN where a query cannot look."""
         grid: list[tuple[str, dict[str, Any]]] = [("first layer", {}), ("last layer", {})]
-        for name, (run, *_) in by_row(records).items():
+        for name, (run, *_) in records_by_row(records).items():
             layers = run["analysis"]["layers"]
             for (_, maps), layer in zip(grid, (layers[0], layers[-1]), strict=True):
                 if "map" in layer:
@@ -76,10 +76,10 @@ class Figure2(Watched):
     def claims(self, records: Sequence[Record]) -> list[Claim]:
         """That 1+elu dilutes attention, and what brings the locality back."""
         found = {
-            name: [statistics.fmean(head_readings(run, "local_score", "area")) for run in runs]
-            for name, runs in by_row(records).items()
+            name: [statistics.fmean(watched_head_readings(run, "local_score", "area")) for run in runs]
+            for name, runs in records_by_row(records).items()
         }
-        return compare_rows(CLAIMS, found, digits=3)
+        return claims_of_rows(CLAIMS, found, digits=3)
 
 
 def _uniform_area(analysis: Record) -> float:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from linnet.figures.figure import Figure, Series
 from linnet.figures.table import Table
-from linnet.instruments.gradient_deviation import deviation_of_records
+from linnet.instruments.gradient_deviation import gradient_deviation_of_records
 from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
-from linnet.studies.claims import Claim, Comparison, compare_rows
-from linnet.studies.records import Record, by_row
+from linnet.studies.claims import Claim, Comparison, claims_of_rows
+from linnet.studies.records import Record, records_by_row
 from linnet.studies.systems import NORM_CONFOUND, system
 from linnet.studies.trained import Row
-from linnet.studies.watched import Watched, budget
+from linnet.studies.watched import Watched, watched_budget
 
 COLUMNS = ("system", "seeds", "gradient deviation", "smallest of a layer", "largest of a layer", "after warm-up")
 CLAIMS = (
@@ -37,19 +37,19 @@ class Table2(Watched):
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
         """One line per system, the largest deviation first."""
         rows = []
-        for name, runs in by_row(records).items():
+        for name, runs in records_by_row(records).items():
             found = [run["analysis"]["gradients"]["deviation"] for run in runs]
             layers = [x for run in found for x in run[1:]]
             whole, late = statistics.fmean(run[0] for run in found), statistics.fmean(map(_after_warmup, runs))
             numbers = (whole, min(layers), max(layers), late)
             rows.append((whole, [name, str(len(runs)), *(f"{x:.3f}" for x in numbers)]))
         table = Table(self.title, COLUMNS, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
-        return [table, f"Read as {records[0]['analysis']['gradients']['reading']}. {budget(records)}"]
+        return [table, f"Read as {records[0]['analysis']['gradients']['reading']}. {watched_budget(records)}"]
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
         """The norm of the gradient against steps, of each system's first seed."""
         series = []
-        for name, runs in by_row(records).items():
+        for name, runs in records_by_row(records).items():
             known = [entry for entry in runs[0]["curve"] if "grad_means" in entry]
             series.append(Series(name, [entry["step"] for entry in known], [entry["grad_means"][0] for entry in known]))
         return [Figure("Gradient norm", "step", "before clipping", series, log_y=True, note=note)]
@@ -58,13 +58,13 @@ class Table2(Watched):
         """The order of the paper's rows."""
         found = {
             name: [run["analysis"]["gradients"]["deviation"][0] for run in runs]
-            for name, runs in by_row(records).items()
+            for name, runs in records_by_row(records).items()
         }
-        return compare_rows(CLAIMS, found, digits=3)
+        return claims_of_rows(CLAIMS, found, digits=3)
 
 
 def _after_warmup(run: Record) -> float:
     """The deviation over the updates after the warm-up alone."""
     late = [entry for entry in run["curve"] if entry["step"] > run["config"]["train"]["warmup"]]
-    found = deviation_of_records(late)
+    found = gradient_deviation_of_records(late)
     return math.nan if found is None else float(found[0])

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
-from linnet.studies.claims import Claim, Comparison, compare_rows
+from linnet.studies.claims import Claim, Comparison, claims_of_rows
 from linnet.studies.perplexity import Perplexity
-from linnet.studies.records import Record, by_row
-from linnet.studies.systems import LRPE, SHORT, system, t2_frame
+from linnet.studies.records import Record, records_by_row
+from linnet.studies.systems import LRPE, SHORT, system, t2_frame_of_systems
 from linnet.studies.trained import Row, Scale
 
 T2, VANILLA, FRAMED, ELU = "T2", "vanilla", "vanilla in the T2 frame", "1+elu"
@@ -32,13 +32,13 @@ class Table4(Perplexity):
         system(T2, seeds=3),
         system(VANILLA, seeds=3),
         Row("vanilla with LRPE", "vanilla", (LRPE,), seeds=3),
-        Row(FRAMED, "vanilla", (LRPE, *t2_frame("_lm_small")), scales=("cpu",)),
-        Row(FRAMED, "vanilla", (LRPE, *t2_frame("_lm")), scales=("paper",)),
+        Row(FRAMED, "vanilla", (LRPE, *t2_frame_of_systems("_lm_small")), scales=("cpu",)),
+        Row(FRAMED, "vanilla", (LRPE, *t2_frame_of_systems("_lm")), scales=("paper",)),
         *map(system, (ELU, "T1", "norm only", "diag only", "lln", "lln_diag")),
         *map(system, ("Performer", "cosFormer", "Transformer-LS", "FLASH", "FLASH-quad")),
     )
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
         """The order of the paper's rows, and what of it belongs to the attention."""
-        found = {name: [run["test"]["perplexity"] for run in runs] for name, runs in by_row(records).items()}
-        return compare_rows(CLAIMS, found)
+        found = {name: [run["test"]["perplexity"] for run in runs] for name, runs in records_by_row(records).items()}
+        return claims_of_rows(CLAIMS, found)

@@ -12,7 +12,7 @@ from linnet.figures.spread import spread_line, spread_text
 from linnet.figures.table import Table
 from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
-from linnet.studies.records import Record, versions
+from linnet.studies.records import Record, record_versions
 from linnet.studies.systems import SYSTEMS
 from linnet.studies.trained import Row, Scale, Trained
 
@@ -60,20 +60,20 @@ class Table6(Trained):
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
         """One line per system, one column per task, and the average of systems that have all tasks of the benchmark."""
-        found = accuracies(records)
+        found = table6_accuracies(records)
         tasks = [task for task in TASKS if any(task in row for row in found.values())]
         averaged = set(tasks) == BENCHMARK and any(len(row) == len(tasks) for row in found.values())
-        columns = ["system", *map(short_name, tasks), *(["average"] if averaged else [])]
+        columns = ["system", *map(table6_task_name, tasks), *(["average"] if averaged else [])]
         rows = []
         for name, row in found.items():
-            average = f"{mean_over_tasks(row):.2f}" if len(row) == len(tasks) else "-"
+            average = f"{table6_mean(row):.2f}" if len(row) == len(tasks) else "-"
             cells = [spread_text(row.get(task, []), what="seeds") for task in tasks]
             rows.append([name, *cells, *([average] if averaged else [])])
         return [Table(self.title, columns, rows), _budget(records, tasks)]
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
         """Validation accuracy against steps, those of pretraining included; one panel per task."""
-        figures, systems = [], list(accuracies(records))
+        figures, systems = [], list(table6_accuracies(records))
         for task in [task for task in TASKS if any(record["config"]["task"] == task for record in records)]:
             # a system without a curve keeps its place, and so its color
             lines: dict[str, dict[float, list[float]]] = {name: {} for name in systems}
@@ -82,16 +82,16 @@ class Table6(Trained):
                     spent = _before(record["config"]) + entry["step"]
                     lines[record["row"]].setdefault(spent, []).append(100 * entry["accuracy"])
             series = [spread_line(name, curve) for name, curve in lines.items()]
-            figures.append(Figure(short_name(task), "step", "validation accuracy, %", series, note=note))
+            figures.append(Figure(table6_task_name(task), "step", "validation accuracy, %", series, note=note))
         return figures
 
 
-def short_name(task: str) -> str:
+def table6_task_name(task: str) -> str:
     """The name of a task in a heading."""
     return task.removeprefix("lra/")
 
 
-def accuracies(records: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
+def table6_accuracies(records: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
     """Test accuracy in percent of each seed, by system and task; the best systems, on tasks that all have, first."""
     found: dict[str, dict[str, list[float]]] = {}
     for record in sorted(records, key=lambda record: record["seed"]):
@@ -99,10 +99,10 @@ def accuracies(records: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
         by_task.setdefault(record["config"]["task"], []).append(100 * record["test"]["accuracy"])
     shared = set.intersection(*map(set, found.values())) if found else set()
     compared = {name: {t: v for t, v in row.items() if t in shared} or row for name, row in found.items()}
-    return dict(sorted(found.items(), key=lambda item: -mean_over_tasks(compared[item[0]])))
+    return dict(sorted(found.items(), key=lambda item: -table6_mean(compared[item[0]])))
 
 
-def mean_over_tasks(by_task: dict[str, list[float]]) -> float:
+def table6_mean(by_task: dict[str, list[float]]) -> float:
     """The mean over tasks of the mean over seeds."""
     return statistics.fmean(statistics.fmean(values) for values in by_task.values())
 
@@ -120,13 +120,13 @@ def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
         ((steps, batch, context, rate),) = budgets
         size = f"{steps:,} steps of {batch} {'pairs' if 'retrieval' in task else 'sequences'}"
         size += f" of up to {context:,} tokens, learning rate {rate:g}"
-        parts.append(f"{short_name(task)} {size}, {_error(on_task)}")
+        parts.append(f"{table6_task_name(task)} {size}, {_error(on_task)}")
     first = records[0]
     shares = [record["loading"] for record in records if "loading" in record]
     loading = f" Loading data took at most {max(shares):.1%} of an update, where it was timed." if shares else ""
     return (
         f"Test accuracy in percent, of the checkpoint with the best validation accuracy. Each run: {'; '.join(parts)}; "
-        f"{versions(first['environment'])}. Steps of pretraining are counted.{loading} Command: `{first['command']}`."
+        f"{record_versions(first['environment'])}. Steps of pretraining are counted.{loading} Command: `{first['command']}`."
     )
 
 

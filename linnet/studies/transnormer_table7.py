@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from linnet.bench.lra import LENGTHS, measure_lra
+from linnet.bench.lra import LENGTHS, measure_lra_speed
 from linnet.errors import LinnetError
 from linnet.figures.figure import Figure, Series
 from linnet.figures.table import Table
@@ -11,7 +11,7 @@ from linnet.models.presets import preset
 from linnet.registry import STUDY
 from linnet.screen import Screen
 from linnet.studies.base import TRANSNORMER
-from linnet.studies.records import Record, resolved_model
+from linnet.studies.records import Record, record_resolved_model
 from linnet.studies.systems import SYSTEMS
 from linnet.studies.untrained import Measured
 
@@ -37,8 +37,8 @@ class Table7(Measured):
         """All systems at one length."""
         tokens, presets = int(run[1:]), {name: f"{system}_lra" for name, system in self.systems.items()}
         show = screen.work(f"measuring {len(presets)} systems at {tokens:,} tokens")
-        models = {name: resolved_model(preset(model, max_length=tokens)) for name, model in presets.items()}
-        return {**measure_lra(presets, tokens, rounds=5, progress=show), "models": models}
+        models = {name: record_resolved_model(preset(model, max_length=tokens)) for name, model in presets.items()}
+        return {**measure_lra_speed(presets, tokens, rounds=5, progress=show), "models": models}
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
         """A table per quantity: one line per system, one column per length."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from linnet.errors import LinnetError
 from linnet.figures.figure import Figure, Series, save_figures
-from linnet.figures.page import write_page
+from linnet.figures.page import write_markdown_page
 from linnet.figures.table import Table
-from linnet.report.runs import SavedRun, number, read_runs
-from linnet.storage import beside
-from linnet.studies.base import OWNER, SOURCE, check_owner
+from linnet.report.runs import SavedRun, read_report_runs, run_number
+from linnet.storage import file_beside
+from linnet.studies.base import OWNER, SOURCE, check_study_picture
 from linnet.studies.records import records_sha256
 
 UNFINISHED = "unfinished runs"  # owner of their picture; studies that share runs also share it
@@ -24,7 +24,7 @@ PANELS = {  # by the measure of a run: key of a record, title, factor, label of 
 }
 
 
-def unfinished(out: Path) -> list[SavedRun]:
+def unfinished_runs(out: Path) -> list[SavedRun]:
     """The runs, and pretrainings of runs, in the folders of `out` that have begun and not ended.
 
     A run has begun when a step of it is recorded, or when its pretraining has ended.
@@ -32,28 +32,28 @@ def unfinished(out: Path) -> list[SavedRun]:
     folders = sorted(path.parent for form in ("*", "*/pretrain") for path in out.glob(f"{form}/config.toml"))
     if not folders:
         return []
-    runs = zip(read_runs(folders), folders, strict=True)
+    runs = zip(read_report_runs(folders), folders, strict=True)
     named = [dataclasses.replace(run, name=str(folder.relative_to(out))) for run, folder in runs]
     for run, folder in zip(named, folders, strict=True):
-        if not planned_steps(run):
+        if not _planned_steps(run):
             raise LinnetError(f"{folder / 'config.toml'} is damaged: it does not say how many steps the run has")
     pretrained = {str(Path(run.name).parent) for run in named if Path(run.name).name == "pretrain" and _ended(run)}
-    return [run for run in named if not _ended(run) and (last_step(run) or run.name in pretrained)]
+    return [run for run in named if not _ended(run) and (unfinished_last_step(run) or run.name in pretrained)]
 
 
-def last_step(run: SavedRun) -> int:
+def unfinished_last_step(run: SavedRun) -> int:
     """The last recorded step."""
     return max((int(record["step"]) for record in run.train), default=0)
 
 
 def _ended(run: SavedRun) -> bool:
     """Whether all steps and the evaluation after the last one are done."""
-    return any(record["step"] >= planned_steps(run) for record in run.valid)
+    return any(record["step"] >= _planned_steps(run) for record in run.valid)
 
 
-def planned_steps(run: SavedRun) -> int:
+def _planned_steps(run: SavedRun) -> int:
     """The number of steps at the end of the run."""
-    return round(number(run.section("train").get("steps")) or 0)
+    return round(run_number(run.section("train").get("steps")) or 0)
 
 
 def unfinished_table(runs: Sequence[SavedRun]) -> Table:
@@ -62,7 +62,9 @@ def unfinished_table(runs: Sequence[SavedRun]) -> Table:
     for run in runs:
         best, minutes = run.best(), (run.seconds() or 0.0) / 60
         score, step = ("-", "-") if best is None else (_score(run, best[1]), f"{best[0]:,}")
-        lines.append([run.name, f"{last_step(run):,}", f"{planned_steps(run):,}", score, step, f"{minutes:,.0f}"])
+        lines.append(
+            [run.name, f"{unfinished_last_step(run):,}", f"{_planned_steps(run):,}", score, step, f"{minutes:,.0f}"]
+        )
     return Table("unfinished runs", heads, lines)
 
 
@@ -77,7 +79,7 @@ def unfinished_figures(runs: Sequence[SavedRun], note: str) -> list[Figure]:
         for key, title, factor, label in PANELS[measure]:
             series = []
             for run in (run for run in runs if run.measure() == measure):
-                points = [(record["step"], number(record.get(key))) for record in run.valid]
+                points = [(record["step"], run_number(record.get(key))) for record in run.valid]
                 known = [(step, factor * y) for step, y in points if y is not None]
                 if known:
                     series.append(Series(run.name, [step for step, _ in known], [y for _, y in known]))
@@ -85,7 +87,7 @@ def unfinished_figures(runs: Sequence[SavedRun], note: str) -> list[Figure]:
     return figures
 
 
-def rendered_unfinished(runs: Sequence[SavedRun], picture: str | None) -> str:
+def unfinished_page(runs: Sequence[SavedRun], picture: str | None) -> str:
     """The part of the page between its markers."""
     shown = f"\n![measured on the validation split against steps]({picture})\n" if picture else ""
     return f"\n{unfinished_table(runs).to_markdown()}\n{shown}"
@@ -98,11 +100,11 @@ def render_unfinished(runs: Sequence[SavedRun], out: Path, title: str) -> tuple[
     """
     if not runs:
         return ()
-    page, picture = beside(out, ".md"), beside(out, ".png")
+    page, picture = file_beside(out, ".md"), file_beside(out, ".png")
     figures = unfinished_figures(runs, title)
     if figures:
-        check_owner(picture, UNFINISHED)
-    write_page(page, title, rendered_unfinished(runs, picture.name if figures else None))
+        check_study_picture(picture, UNFINISHED)
+    write_markdown_page(page, title, unfinished_page(runs, picture.name if figures else None))
     if not figures:
         return (page,)
     about = {SOURCE: records_sha256([dataclasses.asdict(run) for run in runs]), OWNER: UNFINISHED}

@@ -9,9 +9,9 @@ import torch
 
 from linnet import __version__
 from linnet.screen import Screen
-from linnet.storage import write_json
+from linnet.storage import write_json_file
 from linnet.studies.base import Request, Study
-from linnet.studies.records import Record, stamp
+from linnet.studies.records import Record, stamp_record
 
 Progress = Callable[[int, int], None]
 
@@ -29,8 +29,8 @@ class Untrained(Study):
         try:
             for run in self.runs(request.scale):
                 if not (folder / f"{run}.json").exists():
-                    about = stamp(self.name, self.kind, self.command(request.scale))
-                    write_json(folder / f"{run}.json", {**about, **self.result(run, screen)})
+                    about = stamp_record(self.name, self.kind, self.command(request.scale))
+                    write_json_file(folder / f"{run}.json", {**about, **self.result(run, screen)})
         finally:
             screen.close()
         return 0

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from linnet.figures.heatmap import pack_heatmap
-from linnet.instruments.analyze import by_head, measure
-from linnet.instruments.attention_map import pooled
-from linnet.instruments.base import of_model
-from linnet.studies.records import Record, versions
+from linnet.instruments.analyze import analysis_by_head, analyze_views
+from linnet.instruments.attention_map import pooled_attention_map
+from linnet.instruments.base import instrument_views_of_model
+from linnet.studies.records import Record, record_versions
 from linnet.studies.systems import SHORT
 from linnet.studies.trained import Row, Scale, Trained
 from linnet.train.run import Run
-from linnet.train.watch import validation_blocks
+from linnet.train.watch import watch_blocks
 
 WATCHED = (  # more and smaller updates than in other studies, measured along the way
     *SHORT,
@@ -42,10 +42,12 @@ class Watched(Trained):
 
     def readings(self, run: Run, metrics: list[dict[str, Any]]) -> Record:
         """The numbers of the instruments on the validation split, and the maps of its first block."""
-        views = of_model(run.load(), validation_blocks(run.task, BLOCKS))
-        found = measure(views, self.instruments, records=metrics)
+        views = instrument_views_of_model(run.load(), watch_blocks(run.task, BLOCKS))
+        found = analyze_views(views, self.instruments, records=metrics)
         for i in (0, -1) if self.map_size else ():
-            heads = pooled(views[i], self.map_size, signed=False)[0]  # signs would cancel in the mean over heads
+            heads = pooled_attention_map(views[i], self.map_size, signed=False)[
+                0
+            ]  # signs would cancel in the mean over heads
             found["layers"][i]["map"] = pack_heatmap(heads.mean(dim=0).numpy())
         return {"analysis": found}
 
@@ -54,29 +56,29 @@ class Watched(Trained):
         return records[0]["analysis"]["length"], "absolute values, mean over heads"
 
 
-def masked(row: Row) -> Row:
+def masked_watched_row(row: Row) -> Row:
     """The same system as a masked model, which has a spectral gap; everything else is as in the causal ones."""
     sets = (*row.sets, "model.causal=false", "model.output=masked_lm", "model.init=xavier")
     gap = 'train.instruments=["entropy", "temperature", "spectral_gap"]'
     return Row(f"{row.name}, masked", row.preset, (*sets, gap), recipe="wikitext2_mlm", scales=("cpu",))
 
 
-def head_readings(run: Record, instrument: str, value: str, part: slice = slice(None)) -> list[float]:
+def watched_head_readings(run: Record, instrument: str, value: str, part: slice = slice(None)) -> list[float]:
     """A reading of each head in some layers of a run; none if the instrument refused."""
-    return [x for layer in run["analysis"]["layers"][part] for x in by_head(layer, instrument, value)]
+    return [x for layer in run["analysis"]["layers"][part] for x in analysis_by_head(layer, instrument, value)]
 
 
-def mean_text(runs: Sequence[Record], instrument: str, value: str, part: slice = slice(None)) -> str:
+def watched_mean_text(runs: Sequence[Record], instrument: str, value: str, part: slice = slice(None)) -> str:
     """The mean of a reading over runs, layers and heads, as a cell; "-" if there is none."""
-    found = [x for run in runs for x in head_readings(run, instrument, value, part)]
+    found = [x for run in runs for x in watched_head_readings(run, instrument, value, part)]
     return f"{statistics.fmean(found):.3g}" if found else "-"
 
 
-def budget(records: Sequence[Record]) -> str:
+def watched_budget(records: Sequence[Record]) -> str:
     """What was trained, and the command."""
     first = records[0]
     train = first["config"]["train"]
     return (
         f"Each run: {train['steps']} steps of {train['batch']} blocks of {first['config']['data']['context']} tokens, "
-        f"read on the validation split; {versions(first['environment'])}. Command: `{first['command']}`."
+        f"read on the validation split; {record_versions(first['environment'])}. Command: `{first['command']}`."
     )

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from linnet.config import DataSettings, RunConfig
 from linnet.data.corpora import SPLITS
-from linnet.data.packing import IGNORE, batch_epochs, batch_indices
-from linnet.errors import InputError, unknown
+from linnet.data.packing import IGNORE, packed_batch_epochs, packed_batch_indices
+from linnet.errors import InputError, unknown_name_error
 
 if TYPE_CHECKING:
     import torch
@@ -159,8 +159,8 @@ class Task(ABC):
     def train_batch(self, number: int) -> Batch:
         """Batch `number` of the run, counted over all updates and micro-batches."""
         size, count = self.config.train.batch, self.count("train")
-        samples = batch_indices(self.config.seed, 0, number, size, count)
-        return self.batch("train", samples, batch_epochs(0, number, size, count))
+        samples = packed_batch_indices(self.config.seed, 0, number, size, count)
+        return self.batch("train", samples, packed_batch_epochs(0, number, size, count))
 
     def sample(self, split: str, count: int) -> Indices:
         """Which `count` samples to evaluate on; by default the first."""
@@ -177,7 +177,7 @@ class Task(ABC):
     ) -> dict[str, Any] | None:
         """The metrics of a whole split, or of `batches` batches of it (0: all); None if `stop` ends it early."""
         if split not in SPLITS:
-            raise unknown("split", split, SPLITS)
+            raise unknown_name_error("split", split, SPLITS)
         import torch
 
         size, count = self.config.train.batch, self.count(split)
@@ -191,7 +191,7 @@ class Task(ABC):
                     return None
                 indices = chosen[start : start + size]
                 batch = self.batch(split, indices, np.full_like(indices, EVALUATION))
-                for part in self.parts(to_device(batch, device)):
+                for part in self.parts(task_batch_to_device(batch, device)):
                     with torch.no_grad():
                         found = self.measure(model, part)
                     sums = {name: sums.get(name, 0) + found.get(name, 0) for name in {**sums, **found}}
@@ -202,26 +202,26 @@ class Task(ABC):
         return self.metrics(split, sums)
 
 
-def tensors(arrays: Mapping[str, NDArray[Any]]) -> Batch:
+def task_tensors(arrays: Mapping[str, NDArray[Any]]) -> Batch:
     """Arrays as tensors that share their memory."""
     import torch
 
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
+def summed_task_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross entropy in nats of logits (K,V), summed over the targets (K,) that are not IGNORE."""
     from torch.nn.functional import cross_entropy
 
     return cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
 
 
-def to_device(batch: Batch, device: torch.device | str) -> Batch:
+def task_batch_to_device(batch: Batch, device: torch.device | str) -> Batch:
     """All tensors of a batch on a device."""
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-def perplexity(loss: float) -> float:
+def task_perplexity(loss: float) -> float:
     """exp of a mean loss; infinite if a float cannot hold it."""
     try:
         return math.exp(loss)

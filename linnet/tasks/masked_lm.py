@@ -10,7 +10,7 @@ import numpy as np
 from linnet.data.masking import mask_tokens
 from linnet.data.packing import IGNORE
 from linnet.registry import TASK
-from linnet.tasks.base import Batch, Indices, perplexity, summed_loss, tensors
+from linnet.tasks.base import Batch, Indices, summed_task_loss, task_perplexity, task_tensors
 from linnet.tasks.text import TextTask
 
 if TYPE_CHECKING:
@@ -33,21 +33,19 @@ class MaskedLM(TextTask):
         for row, (sample, epoch) in enumerate(zip(samples, epochs, strict=True)):
             key = (self.config.seed, int(epoch), int(sample))
             tokenizer = self.tokenizer
-            ids[row], targets[row] = mask_tokens(
-                blocks[row], key, mask, tokenizer.vocab_size, tokenizer.special_ids
-            )
+            ids[row], targets[row] = mask_tokens(blocks[row], key, mask, tokenizer.vocab_size, tokenizer.special_ids)
         select = np.flatnonzero(targets != IGNORE)  # (K,)
         arrays = {"ids": ids, "select": select, "targets": targets.ravel()[select]}
-        return tensors(arrays if real.all() else {**arrays, "key_mask": real})
+        return task_tensors(arrays if real.all() else {**arrays, "key_mask": real})
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross entropy in nats, summed over the masked tokens."""
         logits = model(batch["ids"], key_mask=batch.get("key_mask"), select=batch["select"])  # (K, V)
-        return summed_loss(logits, batch["targets"]), len(batch["targets"])
+        return summed_task_loss(logits, batch["targets"]), len(batch["targets"])
 
     def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
         """Loss and perplexity per masked token; perplexity per word has no meaning here."""
         count = int(sums["terms"])
         mean = sums["loss"] / max(count, 1)
-        found = {"split": split, "loss": mean, "perplexity": perplexity(mean)}
+        found = {"split": split, "loss": mean, "perplexity": task_perplexity(mean)}
         return {**found, "tokens": count, "context": self.data.context}

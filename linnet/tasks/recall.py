@@ -13,9 +13,9 @@ from pydantic import Field, ValidationInfo, field_validator
 from linnet.config import Count, DataSettings
 from linnet.data.corpora import SPLITS
 from linnet.data.packing import IGNORE
-from linnet.data.recall import recall_sample
+from linnet.data.recall import draw_recall_sample
 from linnet.registry import TASK
-from linnet.tasks.base import Batch, Indices, Task, summed_loss, tensors
+from linnet.tasks.base import Batch, Indices, Task, summed_task_loss, task_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -89,12 +89,12 @@ class Recall(Task):
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
         """`ids` (B,N), and for its K queries `select`, `targets` and the number of `pairs` in their sample, (K,)."""
         seed, sizes = self.config.seed, (self.data.context, self.data.vocab_size, self.data.pairs)
-        made = [recall_sample((seed, split, int(sample)), *sizes) for sample in samples]
+        made = [draw_recall_sample((seed, split, int(sample)), *sizes) for sample in samples]
         ids, targets = (np.stack(rows) for rows in zip(*made, strict=True))  # (B, N) each
         asked = targets != IGNORE
         pairs = np.broadcast_to(asked.sum(axis=1, keepdims=True), asked.shape)
         arrays = {"ids": ids, "select": np.flatnonzero(asked), "targets": targets[asked], "pairs": pairs[asked]}
-        return tensors(arrays)
+        return task_tensors(arrays)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross entropy in nats, summed over the answers."""
@@ -112,7 +112,7 @@ class Recall(Task):
     def _score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """The summed loss, and whether each answer is right (K,)."""
         logits = model(batch["ids"], select=batch["select"])  # (K, V)
-        return summed_loss(logits, batch["targets"]), logits.argmax(dim=-1) == batch["targets"]
+        return summed_task_loss(logits, batch["targets"]), logits.argmax(dim=-1) == batch["targets"]
 
     def metrics(self, split: str, sums: Mapping[str, float]) -> dict[str, Any]:
         """Loss per answer, and accuracy over all answers and by number of pairs."""

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from linnet.config import DataSettings, Place, RunConfig, short
-from linnet.data.corpora import SPLITS, Corpus, default_wikitext, load_corpus
-from linnet.data.packing import Blocks, Stream, open_stream
-from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2
+from linnet.config import DataSettings, Place, RunConfig, short_config_value
+from linnet.data.corpora import SPLITS, Corpus, default_wikitext_corpus, load_corpus
+from linnet.data.packing import Blocks, Stream, open_packed_stream
+from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2_tokenizer
 from linnet.errors import InputError
 from linnet.tasks.base import Task, Work
 
@@ -39,13 +39,15 @@ class TextData(DataSettings):
         if self.tokenizer in ("bytes", "gpt2") and self.vocab_size is not None:
             raise InputError(f"data.vocab_size is {self.vocab_size}: the tokenizer {self.tokenizer!r} has its own size")
         if self.corpus == "stdlib" and self.path is not None:
-            raise InputError(f"data.path is {short(self.path)}: data.corpus 'stdlib' takes no path, 'text' does")
+            raise InputError(
+                f"data.path is {short_config_value(self.path)}: data.corpus 'stdlib' takes no path, 'text' does"
+            )
         for name in ("valid_path", "test_path", "held_out", "skip_bad"):
             value = getattr(self, name)
             if self.corpus != "text" and value is not None:
-                raise InputError(f"data.{name} is {short(value)}: only data.corpus 'text' uses it")
+                raise InputError(f"data.{name} is {short_config_value(value)}: only data.corpus 'text' uses it")
         if self.tokenizer != "gpt2" and self.tokenizer_path is not None:
-            place = short(self.tokenizer_path)
+            place = short_config_value(self.tokenizer_path)
             raise InputError(f"data.tokenizer_path is {place}: only data.tokenizer 'gpt2' reads files")
         fewest = FEWEST.get(self.tokenizer, 0)
         if self.vocab_size is not None and self.vocab_size < fewest:
@@ -67,9 +69,9 @@ class TextTask(Task):
         """The folders of WikiText-2 and of GPT-2's files in LINNET_DATA, if needed."""
         found = {}
         if data.corpus == "wikitext" and data.path is None:
-            found["path"] = default_wikitext()
+            found["path"] = default_wikitext_corpus()
         if data.tokenizer == "gpt2" and data.tokenizer_path is None:
-            found["tokenizer_path"] = default_gpt2()
+            found["tokenizer_path"] = default_gpt2_tokenizer()
         return found
 
     @staticmethod
@@ -88,7 +90,7 @@ class TextTask(Task):
         self.blocks: dict[str, Blocks] = {}
         for split in SPLITS:
             show = self.work(f"reading the {split} text")
-            self.streams[split] = open_stream(self.corpus, self.tokenizer, split, self.cache, show)
+            self.streams[split] = open_packed_stream(self.corpus, self.tokenizer, split, self.cache, show)
             self.blocks[split] = Blocks(self.streams[split], self.data.context, whole=split != "train")
             if not len(self.blocks[split]):
                 raise InputError(f"the {split} split of the corpus is empty: give more text")
@@ -99,7 +101,7 @@ class TextTask(Task):
             return Tokenizer.load(self.folder / "tokenizer.json")
         if self.data.tokenizer in ("bpe", "word"):
             self.work(f"learning the tokenizer ({self.data.tokenizer})")(0, 1)
-        return make_tokenizer(self.data, self.corpus, self.needs_mask)
+        return make_text_tokenizer(self.data, self.corpus, self.needs_mask)
 
     @classmethod
     def planned_fields(cls, data: Any, pretrain: bool = False) -> dict[str, Any]:
@@ -151,15 +153,15 @@ def _few(names: Sequence[str], most: int = 5) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
-def make_tokenizer(data: TextData, corpus: Corpus, mask: bool) -> Tokenizer:
+def make_text_tokenizer(data: TextData, corpus: Corpus, mask: bool) -> Tokenizer:
     """The tokenizer that [data] asks for; unless it is set, the size of a BPE depends on the size of the text."""
     size = data.vocab_size
     if data.tokenizer == "bpe" and size is None:
-        size = fitting_size(corpus.size("train"))
+        size = fitting_text_vocabulary(corpus.size("train"))
     texts = (document.text for document in corpus.splits["train"])
     return build_tokenizer(data.tokenizer, texts, size, data.tokenizer_path, mask)
 
 
-def fitting_size(size: int) -> int:
+def fitting_text_vocabulary(size: int) -> int:
     """The size of a BPE for a text of `size` bytes: the power of two nearest to 2 sqrt(size), 512 to 16,384."""
     return int(min(max(2 ** round(math.log2(2 * math.sqrt(max(size, 1)))), 512), 16_384))

@@ -1,5 +1,5 @@
 """The contract for any attention, the audit that applies it, and adapters to other libraries."""
 
-from linnet.testing.contract import LENGTHS, Check, Report, check_attention, difference
+from linnet.testing.contract import LENGTHS, Check, Report, check_attention, contract_difference
 
-__all__ = ["LENGTHS", "Check", "Report", "check_attention", "difference"]
+__all__ = ["LENGTHS", "Check", "Report", "check_attention", "contract_difference"]

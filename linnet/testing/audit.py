@@ -13,10 +13,10 @@ from typing import Any, Literal, TypedDict
 import torch
 
 from linnet.attention.base import describe_attention
-from linnet.errors import unknown
+from linnet.errors import unknown_name_error
 from linnet.figures.table import Table
 from linnet.registry import ATTENTION
-from linnet.testing.contract import Check, check_attention, difference
+from linnet.testing.contract import Check, check_attention, contract_difference
 from linnet.testing.peers import PEERS, MissingPeerError, Peer, Seeded
 
 HEADS, HEAD_DIM = 2, 8
@@ -94,7 +94,7 @@ def choose_audit_cases(names: Sequence[str] = (), peers: bool = True) -> list[Au
     keys = [case.peer.package if case.peer else case.mechanism for case in cases]
     for name in names:
         if name not in keys:
-            raise unknown("attention", name, set(keys))
+            raise unknown_name_error("attention", name, set(keys))
     return [case for case, key in zip(cases, keys, strict=True) if not names or key in names]
 
 
@@ -162,7 +162,7 @@ def _measure_peer(case: AuditCase) -> list[Check]:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         q, k, v = (torch.randn(2, HEADS, 256, HEAD_DIM) for _ in range(3))
-        worst = difference(attention(q, k, v), attention(q, k, v))
+        worst = contract_difference(attention(q, k, v), attention(q, k, v))
     return [Check(REPEAT, worst, check.bound) if check.name == REPEAT else check for check in checks]
 
 

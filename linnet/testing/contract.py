@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.attention.base import Core, Mixer, create_mixer
-from linnet.errors import InputError, LinnetError, UnsupportedError, unknown
+from linnet.errors import InputError, LinnetError, UnsupportedError, unknown_name_error
 
 LENGTHS = (1, 7, 63, 64, 100, 257)
 ACROSS = ((1, 9), (9, 1), (40, 100), (100, 40), (64, 64))  # lengths of queries and of keys in cross-attention
@@ -54,7 +54,7 @@ class Report:
     def __getitem__(self, name: str) -> Check:
         found = {check.name: check for check in self.checks}
         if name not in found:
-            raise unknown("check", name, found)
+            raise unknown_name_error("check", name, found)
         return found[name]
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ def check_attention(
     return report
 
 
-def difference(a: Tensor, b: Tensor) -> float:
+def contract_difference(a: Tensor, b: Tensor) -> float:
     """The largest difference, relative to the largest entry of `b`; infinite if anything is not finite."""
     if not (a.isfinite().all() and b.isfinite().all()):
         return float("inf")
@@ -125,7 +125,7 @@ def _halves(mixer: Mixer, N: int) -> Iterator[Check]:
         half = copy.deepcopy(mixer).eval().to(dtype)
         x = torch.randn(2, N, mixer.width).to(dtype)
         with torch.no_grad():
-            worst = difference(half(x).float(), copy.deepcopy(half).float()(x.float()))
+            worst = contract_difference(half(x).float(), copy.deepcopy(half).float()(x.float()))
         yield Check(f"{str(dtype).removeprefix('torch.')} mixer differs from float32", worst, bound)
 
 
@@ -245,10 +245,10 @@ class _Trial:
         with torch.no_grad():
             for N in self.lengths:
                 q, k, v = self.inputs(N, dtype=dtype)
-                worst = max(worst, difference(core(q, k, v), self.twin(core, q, k, v)))
+                worst = max(worst, contract_difference(core(q, k, v), self.twin(core, q, k, v)))
                 real, ids = self.masked(N)
                 both = core(q, k, v, real, ids), self.twin(core, q, k, v, real, ids)
-                worst = max(worst, difference(*(o.transpose(1, 2)[real] for o in both)))
+                worst = max(worst, contract_difference(*(o.transpose(1, 2)[real] for o in both)))
         return worst
 
     def gradients(self) -> float:
@@ -280,7 +280,7 @@ class _Trial:
                     for size in (1.0, 60.0):
                         later = [size * torch.randn_like(x[:, :, t:]) for x in (q, k, v)]
                         changed = [torch.cat([x[:, :, :t], y], dim=2) for x, y in zip((q, k, v), later, strict=True)]
-                        worst = max(worst, difference(self.fn(*changed)[:, :, :t], whole[:, :, :t]))
+                        worst = max(worst, contract_difference(self.fn(*changed)[:, :, :t], whole[:, :, :t]))
         return worst
 
     def batch_mates(self) -> float:
@@ -293,7 +293,7 @@ class _Trial:
                 together = self.fn(q, k, v)
                 for b in range(3):
                     one = slice(b, b + 1)
-                    worst = max(worst, difference(self.fn(q[one], k[one], v[one]), together[one]))
+                    worst = max(worst, contract_difference(self.fn(q[one], k[one], v[one]), together[one]))
         return worst
 
     def padding(self) -> float:
@@ -314,7 +314,7 @@ class _Trial:
                         x[b, :, left : left + N] = y[b]
                 padded = self.fn(*wide, key_mask=mask)
                 for b, left in enumerate(lefts):
-                    worst = max(worst, difference(padded[b, :, left : left + N], alone[b]))
+                    worst = max(worst, contract_difference(padded[b, :, left : left + N], alone[b]))
                 worst = max(worst, self._holes(N))
         return worst
 
@@ -331,7 +331,7 @@ class _Trial:
             one, keep = slice(b, b + 1), real[b]
             single = self.fn(q[one], k[one], v[one], key_mask=real[one])
             for o in (again[one], single):
-                worst = max(worst, difference(o[:, :, keep], once[one][:, :, keep]))
+                worst = max(worst, contract_difference(o[:, :, keep], once[one][:, :, keep]))
         return worst
 
     def packing(self) -> float:
@@ -348,7 +348,7 @@ class _Trial:
             counts = [torch.tensor([sizes[i] for i in order[b]]) for b in (0, 1)]
             ids = torch.stack([torch.repeat_interleave(torch.arange(len(sizes)), count) for count in counts])
             q, k, v = (torch.stack(x) for x in rows)
-            return difference(self.fn(q, k, v, segments=ids), alone)
+            return contract_difference(self.fn(q, k, v, segments=ids), alone)
 
     def recurrence(self) -> float:
         """Compare a prefill, a second, padded one from its state, and single steps with the parallel form."""
@@ -370,7 +370,7 @@ class _Trial:
                 for t in range(max(first, second), N):
                     o, state = core.step(q[:, :, t : t + 1], k[:, :, t : t + 1], v[:, :, t : t + 1], state)
                     parts.append(o)
-                worst = max(worst, difference(torch.cat(parts, dim=2), whole))
+                worst = max(worst, contract_difference(torch.cat(parts, dim=2), whole))
         return worst
 
     def _sides(self, T: int, N: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -391,7 +391,7 @@ class _Trial:
         with torch.no_grad():
             for T, N in ACROSS:
                 q, k, v, real = self._sides(T, N, dtype)
-                worst = max(worst, *(difference(*self._both(core, q, k, v, mask)) for mask in (None, real)))
+                worst = max(worst, *(contract_difference(*self._both(core, q, k, v, mask)) for mask in (None, real)))
         return worst
 
     def across_gradients(self) -> float:
@@ -420,12 +420,14 @@ class _Trial:
                 together = core.run(q, k, v, where, False)
                 hidden = ~real[:, None, :, None]
                 other = core.run(q, k.masked_fill(hidden, 7.0), v.masked_fill(hidden, 7.0), where, False)
-                worst = max(worst, difference(other, together))
+                worst = max(worst, contract_difference(other, together))
                 for b in range(3):
                     kept = real[b] if b < 2 else torch.ones_like(real[b])  # the hole of the last row stays
                     own_q, own_k, own_v = q[b : b + 1], k[b : b + 1, :, kept], v[b : b + 1, :, kept]
                     where = core.layout(own_q, own_k, own_v, real[b : b + 1, kept], None, cross=True)
-                    worst = max(worst, difference(core.run(own_q, own_k, own_v, where, False), together[b : b + 1]))
+                    worst = max(
+                        worst, contract_difference(core.run(own_q, own_k, own_v, where, False), together[b : b + 1])
+                    )
         return worst
 
     def shared_heads(self) -> float:
@@ -440,7 +442,7 @@ class _Trial:
                     o = core(q, k, v, key_mask=real)
                     k, v = (x.repeat_interleave(self.heads // heads, dim=1) for x in (k, v))
                     where = core.layout(q, k, v, real, None, cross=heads < self.heads or T != N)
-                    worst = max(worst, difference(o, core.run(q, k, v, where, False)))
+                    worst = max(worst, contract_difference(o, core.run(q, k, v, where, False)))
         return worst
 
     def untrained(self) -> float:
@@ -460,12 +462,12 @@ class _Trial:
                 o = self.typed(torch.bfloat16)(*rounded).float()
             except RuntimeError:
                 return float("inf")
-            return difference(o, self.fn(*(x.float() for x in rounded)))
+            return contract_difference(o, self.fn(*(x.float() for x in rounded)))
 
     def repeat(self) -> float:
         with torch.no_grad():
             q, k, v = self.inputs(self.lengths[-1])
-            return difference(self.fn(q, k, v), self.fn(q, k, v))
+            return contract_difference(self.fn(q, k, v), self.fn(q, k, v))
 
     def reload(self) -> float:
         """Compare with a new core that has only the saved parameters and buffers."""
@@ -475,7 +477,7 @@ class _Trial:
         fresh.load_state_dict(core.state_dict())
         with torch.no_grad():
             q, k, v = self.inputs(self.lengths[-1])
-            return difference(fresh.eval()(q, k, v), core(q, k, v))
+            return contract_difference(fresh.eval()(q, k, v), core(q, k, v))
 
     def compiled(self) -> float:
         worst = 0.0
@@ -487,5 +489,5 @@ class _Trial:
             g = torch.randn_like(outputs[0])
             eager, traced = (torch.autograd.grad(o, inputs, g) for o in outputs)
             pairs = zip([outputs[0], *eager], [outputs[1], *traced], strict=True)
-            worst = max(worst, *(difference(b, a) for a, b in pairs))
+            worst = max(worst, *(contract_difference(b, a) for a, b in pairs))
         return worst

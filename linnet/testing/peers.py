@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linnet.errors import install_extra
+from linnet.errors import missing_extra_error_text
 
-INSTALL = install_extra("peers")
+INSTALL = missing_extra_error_text("peers")
 
 
 class MissingPeerError(Exception):
@@ -63,12 +63,12 @@ class Peer:
                 raise MissingPeerError(f"{self.package} {self.version} does not load: {error}") from error
 
 
-def join_heads(q: Tensor) -> Tensor:
+def join_peer_heads(q: Tensor) -> Tensor:
     """Merge the heads: q (B,H,N,D) -> x (B,N,M)."""
     return q.transpose(1, 2).flatten(2)
 
 
-def split_heads(y: Tensor, heads: int) -> Tensor:
+def split_peer_heads(y: Tensor, heads: int) -> Tensor:
     """Split into heads: y (B,N,M) -> o (B,H,N,D)."""
     return y.unflatten(2, (heads, -1)).transpose(1, 2)
 
@@ -113,7 +113,7 @@ class _PerformerSelfAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """The module on the tokens of q."""
-        return split_heads(self.module(join_heads(q), mask=key_mask), self.heads)
+        return split_peer_heads(self.module(join_peer_heads(q), mask=key_mask), self.heads)
 
 
 class _LinearAttentionFunctions(nn.Module):
@@ -146,7 +146,7 @@ class LinformerSelfAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The module on the tokens of q."""
-        return split_heads(self.module(join_heads(q)), self.heads)
+        return split_peer_heads(self.module(join_peer_heads(q)), self.heads)
 
 
 class NystromAttention(nn.Module):
@@ -161,9 +161,9 @@ class NystromAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """The module on the tokens of q, always with a mask."""
-        x = join_heads(q)
+        x = join_peer_heads(q)
         mask = torch.ones(x.shape[:2], dtype=torch.bool) if key_mask is None else key_mask
-        return split_heads(self.module(x, mask=mask), self.heads)
+        return split_peer_heads(self.module(x, mask=mask), self.heads)
 
 
 class LSHSelfAttention(nn.Module):
@@ -179,7 +179,7 @@ class LSHSelfAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """The module on the tokens of q."""
-        return split_heads(self.module(join_heads(q), input_mask=key_mask), self.heads)
+        return split_peer_heads(self.module(join_peer_heads(q), input_mask=key_mask), self.heads)
 
 
 class _NaiveLinearAttention(nn.Module):

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from linnet.config import RunConfig, load_recipe, parse_config, short
+from linnet.config import RunConfig, load_recipe_config, parse_config, short_config_value
 from linnet.errors import InputError, LinnetError
-from linnet.models.presets import model_config
+from linnet.models.presets import preset_config
 from linnet.registry import TASK
 
 UNKNOWN_SIZE = 1 << 30  # stands in for the vocabulary size, which depends on the data
@@ -23,16 +23,16 @@ FREE = {
 
 def check_config(config: RunConfig) -> None:
     """Raise if a run cannot be started with this configuration."""
-    model_config({"vocab_size": UNKNOWN_SIZE, **config.model})
-    check_tables(config)
+    preset_config({"vocab_size": UNKNOWN_SIZE, **config.model})
+    check_config_tables(config)
 
 
-def check_tables(config: RunConfig) -> None:
+def check_config_tables(config: RunConfig) -> None:
     """Raise if a table other than [model] is wrong; [model] is checked where it is parsed."""
     if config.train.instruments:  # checking an instrument needs its class, and so torch
-        from linnet.train.watch import check_watchable
+        from linnet.train.watch import check_watch_instruments
 
-        check_watchable(config.train.instruments)
+        check_watch_instruments(config.train.instruments)
     if config.pretrain and TASK[config.task].denoising(config.data) is None:
         raise InputError(f"pretrain is true: only the tasks lra/... that classify allow it, not {config.task}")
     if config.train.pretrain_steps and not config.pretrain:
@@ -40,7 +40,7 @@ def check_tables(config: RunConfig) -> None:
     config.data.check()
 
 
-def check_out(out: Path) -> None:
+def check_out_folder(out: Path) -> None:
     """Raise if no run can be started in this folder."""
     try:
         if out.exists() and not out.is_dir():
@@ -55,17 +55,17 @@ def check_out(out: Path) -> None:
         raise LinnetError(f"cannot write {out}: {error.strerror}") from None
 
 
-def run_config(folder: Path) -> RunConfig:
+def check_and_read_config(folder: Path) -> RunConfig:
     """The configuration of a run, with its [model] table unparsed; raises if the folder is not a run."""
     if not (folder / "config.toml").is_file():
         what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
         raise InputError(f"{folder} {what}")
-    config = load_recipe(folder / "config.toml")
-    check_tables(config)
+    config = load_recipe_config(folder / "config.toml")
+    check_config_tables(config)
     return config
 
 
-def run_settings(config: RunConfig) -> dict[str, Any]:
+def settings_to_check(config: RunConfig) -> dict[str, Any]:
     """Every setting that affects the numbers of a run, by dotted key; the model is one table, without its preset."""
     model = {key: value for key, value in config.model.items() if key != "preset"}
     flat: dict[str, Any] = {"task": config.task, "seed": config.seed, "pretrain": config.pretrain, "model": model}
@@ -75,39 +75,42 @@ def run_settings(config: RunConfig) -> dict[str, Any]:
     return flat
 
 
-def check_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) -> None:
+def check_resumed_settings(folder: Path, state: Mapping[str, Any], config: RunConfig) -> None:
     """Raise if the configuration differs from that of the checkpoint with this `state`, naming the first key."""
-    then, now = state.get("settings"), run_settings(config)
+    then, now = state.get("settings"), settings_to_check(config)
     if not isinstance(then, dict):
         raise LinnetError(
             f"{folder}: its checkpoint was written by an earlier linnet and does not record its settings: "
             "it cannot be resumed; start a new run"
         )
-    then = {**run_settings(parse_config({"task": config.task})), **then}  # a key that did not exist yet had its default
+    then = {
+        **settings_to_check(parse_config({"task": config.task})),
+        **then,
+    }  # a key that did not exist yet had its default
     for key in sorted({*then, *now} - {"model"}):
         if then.get(key) != now.get(key):
             raise InputError(
-                f"{folder / 'config.toml'}: {key} is {short(now.get(key))}, but the run was started with "
-                f"{short(then.get(key))}: put it back, or start a new run"
+                f"{folder / 'config.toml'}: {key} is {short_config_value(now.get(key))}, but the run was started with "
+                f"{short_config_value(then.get(key))}: put it back, or start a new run"
             )
 
 
-def config_difference(begun: RunConfig, planned: RunConfig, also: Iterable[str] = ("steps",)) -> str | None:
+def check_config_difference(begun: RunConfig, planned: RunConfig, also: Iterable[str] = ("steps",)) -> str | None:
     """The first setting in which a started run differs from the planned one, in words; None if there is none.
 
     `also` names keys of [train] that are compared even though they may change during a run.
     """
-    then, now = ({**run_settings(c), **c.train.model_dump(include=set(also))} for c in (begun, planned))
+    then, now = ({**settings_to_check(c), **c.train.model_dump(include=set(also))} for c in (begun, planned))
     then["model"], now["model"] = begun.model.get("preset"), planned.model.get("preset")
     for key in now:
         if then[key] != now[key]:
-            return f"{key} is {short(now[key])}, not {short(then[key])}"
+            return f"{key} is {short_config_value(now[key])}, not {short_config_value(then[key])}"
     fields = {key: value for key, value in begun.model.items() if key != "options"}  # options follow from the layers
-    same = model_config({**fields, **planned.model}) == model_config(begun.model)
+    same = preset_config({**fields, **planned.model}) == preset_config(begun.model)
     return None if same else "the model differs"
 
 
-def check_data(folder: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
+def check_resumed_data(folder: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Raise if the data are not those of the run, judging by their hashes."""
     for part, digest in now.items():
         if then.get(part) != digest:

@@ -12,7 +12,7 @@ from linnet.errors import InputError
 from linnet.models.backbone import Model
 
 
-def prepare_model(model: Model, train: TrainConfig, device: torch.device) -> tuple[Model, nn.Module]:
+def model_on_device(model: Model, train: TrainConfig, device: torch.device) -> tuple[Model, nn.Module]:
     """The model that owns the weights, and the one to call. Only this function moves and wraps a model."""
     model = model.to(device)
     return model, torch.compile(model) if train.compile else model  # type: ignore[return-value]
@@ -26,13 +26,13 @@ def pick_device(train: TrainConfig) -> torch.device:
     return torch.device("cuda" if gpu else "cpu")
 
 
-def precision(train: TrainConfig, device: torch.device) -> torch.autocast:
+def device_precision(train: TrainConfig, device: torch.device) -> torch.autocast:
     """Autocast to bfloat16 if the configuration asks for it; the weights stay float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=train.precision == "bfloat16")
 
 
 @contextlib.contextmanager
-def deterministic(device: torch.device) -> Iterator[None]:
+def deterministic_device(device: torch.device) -> Iterator[None]:
     """On a CPU, use only deterministic algorithms, whose result does not depend on thread timing."""
     before = torch.are_deterministic_algorithms_enabled()
     if before or device.type != "cpu":

@@ -12,23 +12,23 @@ import torch
 from linnet import __version__
 from linnet.config import RunConfig
 from linnet.data.corpora import SPLITS
-from linnet.ops.backend import no_kernels, no_triton, requested_backend
-from linnet.ops.cpu.build import kernels
+from linnet.ops.backend import no_cpu_backend, no_triton_backend, requested_backend
+from linnet.ops.cpu.build import built_cpu_kernels
 from linnet.screen import Screen
 from linnet.tasks.base import Task
-from linnet.train.check import run_settings
+from linnet.train.check import settings_to_check
 from linnet.train.device import pick_device
-from linnet.train.log import tensorboard
+from linnet.train.log import tensorboard_log
 
 
-def check_machine(config: RunConfig) -> None:
+def check_environment(config: RunConfig) -> None:
     """Raise if the configuration needs something this machine lacks."""
     pick_device(config.train)
     if config.train.tensorboard:
-        tensorboard()
+        tensorboard_log()
 
 
-def versions() -> dict[str, str]:
+def environment_versions() -> dict[str, str]:
     """The versions and the machine, which can change the last bits of a result."""
     return {
         "linnet": __version__,
@@ -37,10 +37,10 @@ def versions() -> dict[str, str]:
     }
 
 
-def environment(config: RunConfig, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
+def describe_environment(config: RunConfig, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
     """The content of environment.json: where a run was started, and on which data; `data` holds their hashes."""
     return {
-        **versions(),
+        **environment_versions(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "platform": platform.platform(),
@@ -53,15 +53,15 @@ def environment(config: RunConfig, task: Task, data: Mapping[str, str]) -> dict[
     }
 
 
-def checkpoint_state(config: RunConfig, data: Mapping[str, str]) -> dict[str, Any]:
+def environment_state(config: RunConfig, data: Mapping[str, str]) -> dict[str, Any]:
     """What a checkpoint stores besides weights and position, for `resume` to compare."""
     return {
-        "versions": versions(),
+        "versions": environment_versions(),
         "threads": torch.get_num_threads(),
         "device": pick_device(config.train).type,
         **_backend(pick_device(config.train).type),
         "data": data,
-        "settings": run_settings(config),
+        "settings": settings_to_check(config),
     }
 
 
@@ -69,13 +69,13 @@ def _backend(device: str) -> dict[str, str | None]:
     """The backend that the ops use on this device, and the SHA-256 of the compiled kernels if they are used."""
     name = requested_backend()[0]
     if name is None and device == "cuda":
-        name = "torch" if no_triton(device) else "triton"
+        name = "torch" if no_triton_backend(device) else "triton"
     elif name is None:
-        name = "torch" if no_kernels() else "cpu"
-    return {"backend": name, "kernels": kernels().digest if name == "cpu" else None}
+        name = "torch" if no_cpu_backend() else "cpu"
+    return {"backend": name, "kernels": built_cpu_kernels().digest if name == "cpu" else None}
 
 
-def compare_state(before: Mapping[str, Any], now: Mapping[str, Any], screen: Screen) -> None:
+def compare_environment(before: Mapping[str, Any], now: Mapping[str, Any], screen: Screen) -> None:
     """Warn if the bits of a resumed run may differ."""
     then = before.get("versions") or {}
     differing = [f"{k} {then.get(k)} then, {v} now" for k, v in now["versions"].items() if then.get(k) != v]

@@ -13,14 +13,14 @@ class NonFiniteError(LinnetError):
     """A loss, gradient or weight is NaN or infinite; the message names the step and where it was found."""
 
 
-def bad_tensors(tensors: Mapping[str, Tensor]) -> list[str]:
+def find_not_finite_tensors(tensors: Mapping[str, Tensor]) -> list[str]:
     """The names of tensors with values that are not finite, in order."""
     return [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
 
 
-def bad_place(model: nn.Module, forward: Callable[[], object]) -> str:
+def find_not_finite_place(model: nn.Module, forward: Callable[[], object]) -> str:
     """Where a forward pass first stops being finite: a weight, or else the innermost module."""
-    bad = bad_tensors(dict(model.named_parameters()))
+    bad = find_not_finite_tensors(dict(model.named_parameters()))
     if bad:
         return f"the weight {bad[0]}"
     found: list[str] = []
@@ -42,10 +42,10 @@ def bad_place(model: nn.Module, forward: Callable[[], object]) -> str:
     return f"the output of {found[0]}" if found else "the loss itself"
 
 
-def bad_gradient(model: nn.Module) -> str:
+def find_not_finite_gradient(model: nn.Module) -> str:
     """The last parameter whose gradient is not finite: backward goes from the last to the first."""
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    bad = bad_tensors(gradients)
+    bad = find_not_finite_tensors(gradients)
     if bad:
         return f"the gradient of {bad[-1]}"
     largest = max(gradients, key=lambda name: float(gradients[name].abs().max()))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from linnet.config import TrainConfig
-from linnet.errors import InputError, install_extra
+from linnet.errors import InputError, missing_extra_error_text
 from linnet.screen import Screen
-from linnet.storage import MetricsLog, read_metrics, write_text
+from linnet.storage import MetricsLog, read_run_metrics, write_text_file
 
 
 class RunLog:
@@ -33,7 +33,7 @@ class RunLog:
     ) -> None:
         self.screen = screen
         self.steps = train.steps
-        board = tensorboard() if train.tensorboard else None  # before any file is opened
+        board = tensorboard_log() if train.tensorboard else None  # before any file is opened
         if evaluated < resume_at:  # an evaluation of this step, if due, is repeated
             for name in ("metrics.jsonl", "timings.jsonl"):
                 _forget_evaluation(folder / name, resume_at)
@@ -61,7 +61,7 @@ class RunLog:
     def evaluation(self, record: dict[str, Any], seconds: float) -> None:
         """Record the metrics of one evaluation."""
         self._add(record["split"], record, seconds)
-        self.screen.say(f"step {record['step']}/{self.steps}  {describe(record)}")
+        self.screen.say(f"step {record['step']}/{self.steps}  {describe_log_record(record)}")
 
     def instruments(self, record: dict[str, Any], seconds: float) -> None:
         """Record the numbers of the instruments by layer and head, without printing them."""
@@ -91,13 +91,13 @@ class RunLog:
 
 def _forget_evaluation(path: Path, step: int) -> None:
     """Remove the records of the evaluation at one step, atomically."""
-    records = read_metrics(path)
+    records = read_run_metrics(path)
     kept = [record for record in records if record["step"] != step or record.get("split") in ("train", "instruments")]
     if len(kept) < len(records):
-        write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+        write_text_file(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
-def describe(metrics: dict[str, Any]) -> str:
+def describe_log_record(metrics: dict[str, Any]) -> str:
     """An evaluation in one readable line."""
     shown = {name: value for name, value in metrics.items() if isinstance(value, float)}
     values = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in shown.items())
@@ -111,10 +111,12 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}"
 
 
-def tensorboard() -> Callable[..., Any]:
+def tensorboard_log() -> Callable[..., Any]:
     """TensorBoard's writer class; raises if the extra `track` is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise InputError(f"train.tensorboard is true, which needs tensorboard: {install_extra('track')}") from None
+        raise InputError(
+            f"train.tensorboard is true, which needs tensorboard: {missing_extra_error_text('track')}"
+        ) from None
     return SummaryWriter

@@ -15,14 +15,20 @@ from torch import Tensor, nn
 
 from linnet.config import RunConfig
 from linnet.models.backbone import Model
-from linnet.models.loading import load_weights
-from linnet.storage import Checkpoint, Position, prune, save_checkpoint, to_keep
-from linnet.tasks.base import Batch, Task, to_device
-from linnet.train.device import deterministic, pick_device, precision, prepare_model
-from linnet.train.finite import NonFiniteError, bad_gradient, bad_place, bad_tensors
+from linnet.models.loading import load_model_weights
+from linnet.storage import Checkpoint, Position, checkpoints_to_keep, prune_checkpoints, save_checkpoint
+from linnet.tasks.base import Batch, Task, task_batch_to_device
+from linnet.train.device import deterministic_device, device_precision, model_on_device, pick_device
+from linnet.train.finite import NonFiniteError, find_not_finite_gradient, find_not_finite_place, find_not_finite_tensors
 from linnet.train.log import RunLog
-from linnet.train.optim import finish_gradients, layer_norms, load_optimizer, make_optimizer, optimizer_tensors
-from linnet.train.schedule import first_beta, learning_rate
+from linnet.train.optim import (
+    finish_optim_gradients,
+    load_optimizer,
+    make_optimizer,
+    optim_layer_norms,
+    optimizer_tensors,
+)
+from linnet.train.schedule import scheduled_first_beta, scheduled_learning_rate
 from linnet.train.signals import Stop
 from linnet.train.watch import Watch
 
@@ -34,7 +40,7 @@ class Trainer:
         self.config, self.train, self.task, self.state = config, config.train, task, state
         self.checkpoints = folder / "checkpoints"
         self.device = pick_device(config.train)
-        self.model, self.forward = prepare_model(model, config.train, self.device)
+        self.model, self.forward = model_on_device(model, config.train, self.device)
         self.optimizer = make_optimizer(self.model, config.train)
         names = config.train.instruments
         self.watch = Watch(names, task, self.device) if names else None
@@ -49,14 +55,14 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint; raises if it belongs to another model."""
-        load_weights(self.model, checkpoint.model, checkpoint.path)
+        load_model_weights(self.model, checkpoint.model, checkpoint.path)
         load_optimizer(self.model, self.optimizer, checkpoint.optimizer, checkpoint.step)
         self.at = checkpoint.position
         self._saved = self.at.step
 
     def run(self, log: RunLog) -> Stop:
         """Train to the end or until a signal arrives; either way, save the state after the last complete update."""
-        with self.stop as stop, deterministic(self.device):
+        with self.stop as stop, deterministic_device(self.device):
             self.model.train()
             while True:
                 evaluated = self._due(self.train.eval_every) and self.at.evaluated != self.at.step
@@ -113,13 +119,15 @@ class Trainer:
             if found is None:
                 return None
             loss, terms, tokens = loss + found[0], terms + found[1], tokens + found[2]
-        layers = layer_norms(self.model, max(terms, 1))
-        norm = finish_gradients(self.model, max(terms, 1), train.clip, train.clip_value)
+        layers = optim_layer_norms(self.model, max(terms, 1))
+        norm = finish_optim_gradients(self.model, max(terms, 1), train.clip, train.clip_value)
         if not math.isfinite(norm):
-            raise NonFiniteError(f"step {step}: {bad_gradient(self.model)} is not finite; this step was not saved")
-        rate = learning_rate(train, step)
+            raise NonFiniteError(
+                f"step {step}: {find_not_finite_gradient(self.model)} is not finite; this step was not saved"
+            )
+        rate = scheduled_learning_rate(train, step)
         for group in self.optimizer.param_groups:
-            group["lr"], group["betas"] = rate, (first_beta(train, step), train.betas[1])
+            group["lr"], group["betas"] = rate, (scheduled_first_beta(train, step), train.betas[1])
         self.optimizer.step()
         self.at.step = step
         self.at.tokens += tokens
@@ -141,13 +149,13 @@ class Trainer:
         Returns None if a signal arrived before its last part.
         """
         start = time.perf_counter()
-        parts = self.task.parts(to_device(self.task.train_batch(number), self.device))
+        parts = self.task.parts(task_batch_to_device(self.task.train_batch(number), self.device))
         self._loading += time.perf_counter() - start
         loss, terms, tokens = 0.0, 0, 0
         for i, part in enumerate(parts):
             if self.stop:
                 return None
-            more, count = self._add(part, seed_of(self.config.seed, number, *([i] if i else [])), step)
+            more, count = self._add(part, loop_seed(self.config.seed, number, *([i] if i else [])), step)
             loss, terms = loss + more, terms + count
             tokens += int(part["key_mask"].sum()) if "key_mask" in part else part["ids"].numel()
         return loss, terms, tokens
@@ -157,13 +165,13 @@ class Trainer:
 
         def forward(model: nn.Module) -> tuple[Tensor, int]:
             torch.manual_seed(seed)  # for dropout
-            with precision(self.train, self.device):
+            with device_precision(self.train, self.device):
                 return self.task.loss(model, batch)
 
         total, terms = forward(self.forward)
         loss = float(total.detach())
         if not math.isfinite(loss):
-            place = bad_place(self.model, lambda: forward(self.model))
+            place = find_not_finite_place(self.model, lambda: forward(self.model))
             raise NonFiniteError(f"step {step}: the loss is {loss}, first in {place}; this step was not saved")
         total.backward()
         return loss, terms
@@ -192,7 +200,7 @@ class Trainer:
     def _evaluate(self, log: RunLog) -> bool:
         """Evaluate on the validation split and track the best step; False if a signal arrived during it."""
         start = time.perf_counter()
-        with precision(self.train, self.device):
+        with device_precision(self.train, self.device):
             metrics = self.task.evaluate(
                 self.forward, "valid", self.train.eval_batches, self.device, stop=lambda: bool(self.stop)
             )
@@ -210,19 +218,21 @@ class Trainer:
     def _save(self, log: RunLog) -> None:
         """Write a checkpoint of this step and remove those that the configuration does not keep."""
         weights, moments = self.model.state_dict(), optimizer_tensors(self.model, self.optimizer)
-        bad = bad_tensors({**weights, **moments})
+        bad = find_not_finite_tensors({**weights, **moments})
         if bad:
             raise NonFiniteError(f"step {self.at.step}: {bad[0]} is not finite; the checkpoint was not written")
         state = {**self.state, "position": self.at.model_dump(), "metrics": log.sync()}
         save_checkpoint(self.checkpoints, self.at.step, weights, moments, state)
         rule = (self.train.keep_last, self.train.keep_every)
-        failure = prune(self.checkpoints, to_keep(self.checkpoints, self.at.step, self.at.best_step, *rule))
+        failure = prune_checkpoints(
+            self.checkpoints, checkpoints_to_keep(self.checkpoints, self.at.step, self.at.best_step, *rule)
+        )
         if failure and not self._warned:
             log.screen.warn(f"{failure}; old checkpoints stay until the run is resumed")
         self._saved, self._warned = self.at.step, self._warned or bool(failure)
 
 
-def seed_of(*numbers: int) -> int:
+def loop_seed(*numbers: int) -> int:
     """One seed from several numbers; different numbers give unrelated seeds."""
     digest = hashlib.sha256(repr(numbers).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -20,7 +20,7 @@ PER_PARAMETER = 16  # bytes: a weight, its gradient and the two moments of Adam,
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
 
 
-def machine_memory(device: str) -> int:
+def memory_of_device(device: str) -> int:
     """The bytes that this process can have on a device: all there are, or what a limit leaves of them."""
     if device == "cuda":
         return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
@@ -33,7 +33,7 @@ def machine_memory(device: str) -> int:
     return min(found)
 
 
-def lack(task: Task, config: ModelConfig, model: nn.Module, memory: int) -> str | None:
+def memory_lack(task: Task, config: ModelConfig, model: nn.Module, memory: int) -> str | None:
     """Why a run does not fit into so many bytes, in one line; None if it may fit. `model` may be on the meta device."""
     weights, batch = _weights(model), _activations(task, config)
     if weights + batch <= memory:
@@ -50,7 +50,7 @@ def lack(task: Task, config: ModelConfig, model: nn.Module, memory: int) -> str 
     )
 
 
-def least_memory(task: Task, config: ModelConfig, model: nn.Module) -> int:
+def least_training_memory(task: Task, config: ModelConfig, model: nn.Module) -> int:
     """The bytes that training needs at the least, besides the program itself."""
     return _weights(model) + _activations(task, config)
 

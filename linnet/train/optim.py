@@ -16,9 +16,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 def make_optimizer(model: nn.Module, train: TrainConfig) -> AdamW:
     """AdamW over all parameters; the loop sets its learning rate before each update."""
-    return AdamW(
-        model.parameters(), train.lr, train.betas, train.eps, weight_decay=train.weight_decay, fused=True
-    )
+    return AdamW(model.parameters(), train.lr, train.betas, train.eps, weight_decay=train.weight_decay, fused=True)
 
 
 def optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
@@ -53,14 +51,14 @@ def load_optimizer(model: nn.Module, optimizer: AdamW, tensors: dict[str, Tensor
         raise LinnetError(f"the checkpoint's optimizer does not fit this model: it has {min(left)}")
 
 
-def layer_norms(model: Model, count: int) -> list[float]:
+def optim_layer_norms(model: Model, count: int) -> list[float]:
     """Gradient norms of the layers, from the first on, divided by the number of terms in the sum."""
     layers = [[p.grad for p in block.parameters() if p.grad is not None] for block in model.blocks]
     norms = [float(nn.utils.get_total_norm(gradients, foreach=True)) for gradients in layers]
     return [norm / count for norm in norms]
 
 
-def finish_gradients(model: nn.Module, count: int, clip: float, clip_value: float = 0.0) -> float:
+def finish_optim_gradients(model: nn.Module, count: int, clip: float, clip_value: float = 0.0) -> float:
     """Divide summed gradients by the number of terms, clip their norm and then each entry (0: no clipping).
 
     Returns the norm before clipping.

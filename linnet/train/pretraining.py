@@ -6,7 +6,7 @@ from pathlib import Path
 from linnet.config import RunConfig
 from linnet.errors import LinnetError
 from linnet.models.backbone import Model
-from linnet.models.loading import load_weights
+from linnet.models.loading import load_model_weights
 from linnet.registry import TASK
 from linnet.storage import newest_checkpoint
 
@@ -32,4 +32,4 @@ def take_over_pretrained(model: Model, folder: Path, warn: Callable[[str], None]
     if learned is None:
         raise LinnetError(f"{folder}: no checkpoint is intact; start again in another folder")
     kept = {name: tensor for name, tensor in learned.model.items() if not name.startswith("output.")}
-    load_weights(model, {**model.state_dict(), **kept}, folder)
+    load_model_weights(model, {**model.state_dict(), **kept}, folder)

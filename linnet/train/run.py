@@ -15,38 +15,45 @@ from typing import Any
 
 import torch
 
-from linnet.config import RunConfig, dump_config, short
+from linnet.config import RunConfig, dump_config, short_config_value
 from linnet.data.corpora import SPLITS
-from linnet.errors import InputError, LinnetError, unknown
-from linnet.models.backbone import Model, build_on_meta, count_parameters
+from linnet.errors import InputError, LinnetError, unknown_name_error
+from linnet.models.backbone import Model, build_backbone_on_meta, count_backbone_parameters
 from linnet.models.config import ModelConfig
-from linnet.models.loading import check_saved, load_weights, saved_checkpoint
-from linnet.models.presets import is_resolved, model_config
+from linnet.models.loading import check_loading_checkpoint, load_model_weights, load_saved_checkpoint
+from linnet.models.presets import is_resolved_preset, preset_config
 from linnet.registry import TASK
 from linnet.screen import Screen
 from linnet.storage import (
     CheckpointError,
     Position,
     RunLock,
-    check_metrics,
-    clean,
-    clean_finished,
+    check_run_metrics,
+    checkpoint_steps,
+    clean_finished_run,
+    clean_temporary_files,
     newest_checkpoint,
     read_checkpoint,
-    read_metrics,
-    steps,
-    write_json,
-    write_text,
+    read_run_metrics,
+    write_json_file,
+    write_text_file,
 )
 from linnet.tasks.base import Task
-from linnet.train.check import check_data, check_out, check_settings, check_tables, config_difference, run_config
-from linnet.train.device import pick_device, precision
-from linnet.train.environment import check_machine, checkpoint_state, compare_state, environment
+from linnet.train.check import (
+    check_and_read_config,
+    check_config_difference,
+    check_config_tables,
+    check_out_folder,
+    check_resumed_data,
+    check_resumed_settings,
+)
+from linnet.train.device import device_precision, pick_device
+from linnet.train.environment import check_environment, compare_environment, describe_environment, environment_state
 from linnet.train.log import RunLog
-from linnet.train.loop import Trainer, seed_of
-from linnet.train.memory import lack, machine_memory
+from linnet.train.loop import Trainer, loop_seed
+from linnet.train.memory import memory_lack, memory_of_device
 from linnet.train.pretraining import pretraining_config, take_over_pretrained
-from linnet.train.size import planned_samples, planned_tokens
+from linnet.train.size import size_in_samples, size_in_tokens
 
 FEW = 10  # samples that a dry run generates
 
@@ -87,7 +94,7 @@ class Run:
     def model_config(self) -> ModelConfig:
         """Every field of the model: as configured, else as the data determine. A resolved table needs no data."""
         table = self.given.model
-        return model_config(table if is_resolved(table) else {**self.task.model_fields(), **table})
+        return preset_config(table if is_resolved_preset(table) else {**self.task.model_fields(), **table})
 
     @cached_property
     def config(self) -> RunConfig:
@@ -99,22 +106,24 @@ class Run:
     @cached_property
     def skeleton(self) -> Model:
         """The model on the meta device, to count with; raises if the model cannot be built."""
-        return build_on_meta(self.model_config)
+        return build_backbone_on_meta(self.model_config)
 
     @cached_property
     def parameters(self) -> int:
         """Number of trainable parameters."""
-        return count_parameters(self.skeleton)
+        return count_backbone_parameters(self.skeleton)
 
     @property
     def lack(self) -> str | None:
         """Why this machine has too little memory for the run, if that is certain."""
-        return lack(self.task, self.model_config, self.skeleton, machine_memory(pick_device(self.given.train).type))
+        return memory_lack(
+            self.task, self.model_config, self.skeleton, memory_of_device(pick_device(self.given.train).type)
+        )
 
     @cached_property
     def model(self) -> Model:
         """The model, initialized from the seed until it is trained or loaded."""
-        torch.manual_seed(seed_of(self.given.seed, -1))
+        torch.manual_seed(loop_seed(self.given.seed, -1))
         return Model(self.model_config)
 
     def remark(self) -> None:
@@ -135,9 +144,9 @@ class Run:
     def start(self) -> "Outcome":
         """Train from the beginning, in a new or empty folder."""
         folder = self.folder
-        check_tables(self.given)
-        check_out(folder)
-        check_machine(self.given)
+        check_config_tables(self.given)
+        check_out_folder(folder)
+        check_environment(self.given)
         self.check()
         self.check_memory()
         self.remark()
@@ -147,9 +156,9 @@ class Run:
         except OSError as error:
             raise LinnetError(f"cannot write {folder}: {error.strerror}") from None
         with RunLock(folder):
-            check_out(folder)  # another process may have been faster
-            clean(folder)
-            write_text(folder / "config.toml", dump_config(self.config))
+            check_out_folder(folder)  # another process may have been faster
+            clean_temporary_files(folder)
+            write_text_file(folder / "config.toml", dump_config(self.config))
             self._describe()
             return self._train()
 
@@ -159,36 +168,38 @@ class Run:
         done = self._finished()
         if done is not None:
             return done
-        check_machine(self.given)
+        check_environment(self.given)
         with RunLock(folder):
-            self._warn(clean(folder, shared=True) or clean(folder / "checkpoints"))
+            self._warn(clean_temporary_files(folder, shared=True) or clean_temporary_files(folder / "checkpoints"))
             self.check()
             self.check_memory()
-            if not steps(folder / "checkpoints") or not (folder / "environment.json").exists():  # it starts again
+            if (
+                not checkpoint_steps(folder / "checkpoints") or not (folder / "environment.json").exists()
+            ):  # it starts again
                 self._describe()
             return self._train()
 
     def load(self, checkpoint: str = "last") -> Model:
         """The model of a checkpoint ("last", "best" or a step number), on the CPU and in evaluation mode."""
-        step = checkpoint_step(self.folder, checkpoint)
-        saved = saved_checkpoint(self.folder, step, self.given.task, self.model_config, self.screen.warn)
+        step = run_checkpoint_step(self.folder, checkpoint)
+        saved = load_saved_checkpoint(self.folder, step, self.given.task, self.model_config, self.screen.warn)
         if "settings" in saved.state:
-            check_settings(self.folder, saved.state, self.config)
-        check_data(self.folder, saved.state.get("data") or {}, self.fingerprint)
-        check_metrics(self.folder / "metrics.jsonl", saved.state.get("metrics"))
+            check_resumed_settings(self.folder, saved.state, self.config)
+        check_resumed_data(self.folder, saved.state.get("data") or {}, self.fingerprint)
+        check_run_metrics(self.folder / "metrics.jsonl", saved.state.get("metrics"))
         self._restore_tokenizer()
-        load_weights(self.model, saved.model, saved.path)
+        load_model_weights(self.model, saved.model, saved.path)
         return self.model.cpu().eval()
 
     def evaluate(self, split: str, checkpoint: str = "last") -> dict[str, Any]:
         """The metrics of a checkpoint on a whole split."""
         if split not in SPLITS:
-            raise unknown("split", split, SPLITS)
+            raise unknown_name_error("split", split, SPLITS)
         train, device = self.given.train, pick_device(self.given.train)
         model = self.load(checkpoint).to(device)
         self.task.check_model(self.model_config)
         try:
-            with precision(train, device):
+            with device_precision(train, device):
                 show = self.screen.work(f"evaluating on the {split} split")
                 metrics = self.task.evaluate(model, split, 0, device, show)
         finally:
@@ -214,28 +225,30 @@ class Run:
     def _describe(self) -> None:
         """Write the files of a run besides its configuration and checkpoints."""
         self.task.save(self.folder)
-        write_json(self.folder / "environment.json", environment(self.config, self.task, self.fingerprint))
+        write_json_file(
+            self.folder / "environment.json", describe_environment(self.config, self.task, self.fingerprint)
+        )
 
     def _train(self) -> "Outcome":
         """Train in a locked folder, from its newest checkpoint on."""
         start, folder, config, screen = time.perf_counter(), self.folder, self.config, self.screen
         checkpoint = newest_checkpoint(folder / "checkpoints", screen.warn)
-        if checkpoint is None and steps(folder / "checkpoints"):
+        if checkpoint is None and checkpoint_steps(folder / "checkpoints"):
             raise LinnetError(f"{folder}: no checkpoint is intact; start again in another folder")
         if checkpoint is None and config.pretrain:
             before = self._pretrain()
             if before.signal:
                 return replace(before, folder=folder, pretraining=True, run=self)
-        trainer = Trainer(config, self.task, self.model, folder, checkpoint_state(config, self.fingerprint))
+        trainer = Trainer(config, self.task, self.model, folder, environment_state(config, self.fingerprint))
         if checkpoint is not None:
-            check_settings(folder, checkpoint.state, config)
-            check_saved(folder, checkpoint, config.task, self.model_config, screen.warn)
-            check_data(folder, checkpoint.state.get("data") or {}, trainer.state["data"])
-            check_metrics(folder / "metrics.jsonl", checkpoint.state.get("metrics"))
+            check_resumed_settings(folder, checkpoint.state, config)
+            check_loading_checkpoint(folder, checkpoint, config.task, self.model_config, screen.warn)
+            check_resumed_data(folder, checkpoint.state.get("data") or {}, trainer.state["data"])
+            check_run_metrics(folder / "metrics.jsonl", checkpoint.state.get("metrics"))
             self._restore_tokenizer()
-            compare_state(checkpoint.state, trainer.state, screen)
+            compare_environment(checkpoint.state, trainer.state, screen)
             trainer.restore(checkpoint)
-            if trainer.at.best_step not in (None, *steps(folder / "checkpoints")):
+            if trainer.at.best_step not in (None, *checkpoint_steps(folder / "checkpoints")):
                 gone = f"the best checkpoint so far, step {trainer.at.best_step}, is missing"
                 screen.warn(f"{folder}: {gone}: put it back, or there is no best one until a better evaluation")
             screen.say(f"{folder} is at step {trainer.at.step} of {config.train.steps}")
@@ -257,7 +270,7 @@ class Run:
         planned, folder = pretraining_config(self.config), self.folder / "pretrain"
         if (folder / "config.toml").exists():
             run = open_run(folder, self.screen)
-            changed = config_difference(run.given, planned)
+            changed = check_config_difference(run.given, planned)
             if changed:
                 raise InputError(f"{folder} was started otherwise, now {changed}: put it back, or start a new run")
             outcome = run.resume()
@@ -270,7 +283,7 @@ class Run:
     def _finished(self) -> "Outcome | None":
         """The outcome of a finished run, read without its data; None if the run is not finished."""
         start, folder, config = time.perf_counter(), self.folder, self.given
-        newest = max(steps(folder / "checkpoints"), default=0)
+        newest = max(checkpoint_steps(folder / "checkpoints"), default=0)
         if newest < config.train.steps:
             return None
         try:
@@ -281,16 +294,16 @@ class Run:
         if at.evaluated != at.step:
             return None
         if "settings" in checkpoint.state:
-            check_settings(folder, checkpoint.state, config)
-        check_saved(folder, checkpoint, config.task, self.model_config, self.screen.warn)
-        check_metrics(folder / "metrics.jsonl", checkpoint.state.get("metrics"))
-        self._warn(clean_finished(folder))
+            check_resumed_settings(folder, checkpoint.state, config)
+        check_loading_checkpoint(folder, checkpoint, config.task, self.model_config, self.screen.warn)
+        check_run_metrics(folder / "metrics.jsonl", checkpoint.state.get("metrics"))
+        self._warn(clean_finished_run(folder))
         self.screen.say(f"{folder} is at step {at.step} of {config.train.steps} and finished")
         return self._outcome(at, 0, start, checkpoint.state.get("metrics"))
 
     def _outcome(self, at: Position, signal: int, start: float, mark: Mapping[str, Any] | None = None) -> "Outcome":
         """The progress of a run and its last evaluation, up to the mark of a checkpoint."""
-        records = read_metrics(self.folder / "metrics.jsonl", mark)
+        records = read_run_metrics(self.folder / "metrics.jsonl", mark)
         evaluations = [record for record in records if record.get("split") == "valid"]
         return Outcome(
             folder=self.folder,
@@ -328,12 +341,12 @@ class Outcome:
 
 def open_run(folder: str | Path, screen: Screen) -> Run:
     """The run in a folder, to resume, load or evaluate."""
-    return Run(run_config(Path(folder)), Path(folder), screen)
+    return Run(check_and_read_config(Path(folder)), Path(folder), screen)
 
 
 def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
     """Train from the beginning, in the new or empty folder `out`."""
-    return Run(fresh_config(_absolute(config)), Path(out), screen).start()
+    return Run(fresh_run_config(_absolute(config)), Path(out), screen).start()
 
 
 def resume_run(folder: str | Path, screen: Screen) -> Outcome:
@@ -351,9 +364,9 @@ def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
 
     Generating all data may take long, so only a few samples are generated.
     """
-    check_tables(config)
-    check_machine(config)
-    config = fresh_config(config)
+    check_config_tables(config)
+    check_environment(config)
+    config = fresh_run_config(config)
     made, data = TASK[config.task].generated(config.data), config.data
     few = {"count": min(FEW, sum(made.values()))} if made else {}
     with TemporaryDirectory() as cache:
@@ -367,22 +380,24 @@ def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
         "config": run.config.model_copy(update={"data": data}).model_dump(mode="json", exclude_none=True),
         "parameters": run.parameters,
         "samples": samples,
-        "drawn": planned_samples(config),
-        "tokens": planned_tokens(config),
+        "drawn": size_in_samples(config),
+        "tokens": size_in_tokens(config),
     }
 
 
-def checkpoint_step(folder: Path, which: str) -> int | None:
+def run_checkpoint_step(folder: Path, which: str) -> int | None:
     """The step that "last", "best" or a number stands for; None means the newest valid one."""
     if which == "last":
         return None
     if (folder / "config.json").is_file():
-        raise InputError(f"--checkpoint is {short(which)}: {folder} is an exported model, which has no checkpoints")
+        raise InputError(
+            f"--checkpoint is {short_config_value(which)}: {folder} is an exported model, which has no checkpoints"
+        )
     if which != "best":
         if not (which.isascii() and which.isdecimal()) or len(which) > 18:
-            raise InputError(f"--checkpoint is {short(which)}: it must be last, best or a step number")
+            raise InputError(f"--checkpoint is {short_config_value(which)}: it must be last, best or a step number")
         return int(which)
-    for step in reversed(steps(folder / "checkpoints")):
+    for step in reversed(checkpoint_steps(folder / "checkpoints")):
         with contextlib.suppress(CheckpointError):  # loading reports a damaged one
             at = read_checkpoint(folder / f"checkpoints/step-{step}", optimizer=False, model=False).position
             if at.best_step is not None:
@@ -398,7 +413,7 @@ def _absolute(config: RunConfig) -> RunConfig:
     return _with_data(config, full)
 
 
-def fresh_config(config: RunConfig) -> RunConfig:
+def fresh_run_config(config: RunConfig) -> RunConfig:
     """The configuration of a new run, including the settings that its recipe leaves to the task."""
     return _with_data(config, TASK[config.task].fresh(config.data))
 

@@ -5,7 +5,7 @@ import math
 from linnet.config import TrainConfig
 
 
-def learning_rate(train: TrainConfig, n: int) -> float:
+def scheduled_learning_rate(train: TrainConfig, n: int) -> float:
     """The rate of update n, counted from 1. As in fairseq, it depends on m = n - 1, the number of updates before.
 
     Warmup is linear from `warmup_lr`, the rate of the first update, to `lr`, the rate of the first update after
@@ -41,7 +41,7 @@ def _one_cycle(train: TrainConfig, n: int) -> float:
     return max(0.0, (train.steps - 1 - m) / max(train.steps - 1 - top, 1))
 
 
-def first_beta(train: TrainConfig, n: int) -> float:
+def scheduled_first_beta(train: TrainConfig, n: int) -> float:
     """The first beta of update n; it moves to `peak_beta1`, if that is set, and back together with the rate."""
     if train.peak_beta1 is None:
         return train.betas[0]

@@ -7,17 +7,17 @@ from linnet.registry import TASK
 from linnet.train.pretraining import pretrain_length
 
 
-def planned_updates(config: RunConfig) -> int:
+def size_in_updates(config: RunConfig) -> int:
     """Updates of a run, those of its pretraining included."""
     return config.train.steps + pretrain_length(config)
 
 
-def planned_samples(config: RunConfig) -> int:
+def size_in_samples(config: RunConfig) -> int:
     """Samples that a run draws, those of its pretraining included."""
-    return planned_updates(config) * config.train.batch * config.train.accumulate
+    return size_in_updates(config) * config.train.batch * config.train.accumulate
 
 
-def planned_tokens(config: RunConfig) -> int:
+def size_in_tokens(config: RunConfig) -> int:
     """Tokens that a run and its pretraining read at most: padding counts."""
     task, data = TASK[config.task], cast(Any, config.data)
     sequences = config.train.steps * task.sequences(data)

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnet.errors import InputError, unknown
-from linnet.instruments.analyze import measure
-from linnet.instruments.base import of_model
+from linnet.errors import InputError, unknown_name_error
+from linnet.instruments.analyze import analyze_views
+from linnet.instruments.base import instrument_views_of_model
 from linnet.models.backbone import Model
 from linnet.registry import INSTRUMENT
 from linnet.tasks.base import EVALUATION, Task
@@ -21,7 +21,7 @@ from linnet.tasks.base import EVALUATION, Task
 DIGITS = 6
 
 
-def check_watchable(names: Sequence[str]) -> None:
+def check_watch_instruments(names: Sequence[str]) -> None:
     """Raise for an instrument that does not give one number per head, so cannot be recorded during training."""
     able = [name for name in INSTRUMENT.names() if INSTRUMENT[name].shows and INSTRUMENT[name].reads == "weights"]
     for name in names:
@@ -29,10 +29,10 @@ def check_watchable(names: Sequence[str]) -> None:
             allowed = f"one of {', '.join(able)}"
             raise InputError(f"train.instruments has {name!r}, which does not give one number per head: {allowed}")
         if name not in INSTRUMENT:
-            raise unknown("train.instruments", name, able)
+            raise unknown_name_error("train.instruments", name, able)
 
 
-def validation_blocks(task: Task, count: int) -> Tensor:
+def watch_blocks(task: Task, count: int) -> Tensor:
     """The first full blocks (B,N) of the validation split, at most `count`; if none is full, the first one, cut.
 
     Each sequence of a pair is a block. Padding has no effect, so it can be cut off.
@@ -50,13 +50,13 @@ class Watch:
 
     def __init__(self, names: Sequence[str], task: Task, device: torch.device) -> None:
         self.names = names
-        self.ids = validation_blocks(task, 1).to(device)
+        self.ids = watch_blocks(task, 1).to(device)
 
     def refusals(self, model: Model) -> list[str]:
         """One line for each instrument that cannot measure any layer of this model, so records nothing."""
         lines = []
         with _evaluating(model):
-            views = of_model(model, self.ids)
+            views = instrument_views_of_model(model, self.ids)
             for name in dict.fromkeys(self.names):
                 found = [INSTRUMENT[name]().refusal(view) for view in views]
                 if all(found):
@@ -66,7 +66,7 @@ class Watch:
     def read(self, model: Model) -> dict[str, Any]:
         """`layers`, and for each instrument a list over layers of lists over heads; None if it refuses a layer."""
         with _evaluating(model):
-            layers = measure(of_model(model, self.ids), self.names)["layers"]
+            layers = analyze_views(instrument_views_of_model(model, self.ids), self.names)["layers"]
         values: dict[str, dict[str, list[Any]]] = {}
         for name in self.names:
             for value in INSTRUMENT[name].shows:

@@ -36,7 +36,7 @@ def wrap(mixer: nn.Module) -> None:
 @pytest.fixture
 def count(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """A record of every call of `layout`, wherever it was imported."""
-    calls, real = [], masks.layout
+    calls, real = [], masks.layout_of_masks
 
     def counted(B, N, *rest):  # type: ignore[no-untyped-def]
         calls.append((B, N))

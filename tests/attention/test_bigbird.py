@@ -5,7 +5,7 @@ import torch
 
 import linnet
 from linnet.attention.bigbird import NONE
-from linnet.ops.masks import layout
+from linnet.ops.masks import layout_of_masks
 from linnet.testing import check_attention
 
 
@@ -53,10 +53,10 @@ def test_few_blocks_are_softmax() -> None:
 def test_the_last_block_is_that_of_each_row() -> None:
     core = bigbird(block=4)
     real = torch.stack([torch.arange(80) < n for n in (80, 33)])
-    seen, last = core._seen(layout(2, 80, real, None, real.device), 2)
+    seen, last = core._seen(layout_of_masks(2, 80, real, None, real.device), 2)
     assert last.tolist() == [19, 8]
     assert (seen[1, :, :9][seen[1, :, :9] != NONE] <= 8).all()
-    alone, _ = core._seen(layout(1, 33, None, None, real.device), 1)
+    alone, _ = core._seen(layout_of_masks(1, 33, None, None, real.device), 1)
     assert torch.equal(seen[1, :, :9], alone[0])
 
 

@@ -5,7 +5,7 @@ import torch
 
 import linnet
 from linnet.errors import InputError, UnsupportedError
-from linnet.testing import check_attention, difference
+from linnet.testing import check_attention, contract_difference
 from tests.attention.cases import ABOUT, FORMS, NAMES, RECURRENT
 
 
@@ -97,7 +97,7 @@ def test_discrete_choices_are_those_of_float32(name: str) -> None:
     with torch.no_grad():
         exact = mixer(x)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert difference(mixer(x).float(), exact) < 0.03
+            assert contract_difference(mixer(x).float(), exact) < 0.03
 
 
 @pytest.mark.parametrize("name,causal", FORMS)

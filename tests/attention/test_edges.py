@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 import linnet
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops import exp_attention, linear_attention, reference
-from linnet.testing import check_attention, difference
+from linnet.testing import check_attention, contract_difference
 from tests.attention.cases import ABOUT, FORMS, RECURRENT
 
 
@@ -31,7 +31,7 @@ def test_float16_does_not_overflow_before_the_norm(kind: tuple[str, dict], causa
     if causal:
         _, state = mixer.prefill(x[:, :-1])
         last, _ = mixer.step(x[:, -1:], state)
-        assert difference(last.float(), y[:, -1:].float()) < 0.01
+        assert contract_difference(last.float(), y[:, -1:].float()) < 0.01
 
 
 def test_packed_half_precision_accumulates_in_float32() -> None:
@@ -39,7 +39,7 @@ def test_packed_half_precision_accumulates_in_float32() -> None:
     q, k, v = (torch.randn(1, 2, 2048, 64) for _ in range(3))
     ids = torch.zeros(1, 2048, dtype=torch.long)
     half = core(q.half(), k.half(), v.half(), segments=ids).float()
-    assert difference(half, core(q, k, v)) < 0.01
+    assert contract_difference(half, core(q, k, v)) < 0.01
 
 
 def test_angles_stay_float32_in_a_half_model() -> None:
@@ -47,11 +47,11 @@ def test_angles_stay_float32_in_a_half_model() -> None:
         core = linnet.create_attention("norm", heads=1, head_dim=32, causal=True, positions=positions)
         q, k, v = (torch.randn(1, 1, 4096, 32).bfloat16() for _ in range(3))
         exact = core(q.float(), k.float(), v.float())
-        assert difference(core.bfloat16()(q, k, v).float(), exact) < 0.05
+        assert contract_difference(core.bfloat16()(q, k, v).float(), exact) < 0.05
 
 
 def test_one_plus_elu_does_not_cancel_in_half_precision() -> None:
-    from linnet.ops.features import one_plus_elu as phi
+    from linnet.ops.features import one_plus_elu_features as phi
 
     x = torch.tensor([-12.0, -6.5, 0.0, 3.0])
     exact = torch.tensor([6.1442124e-06, 1.5034392e-03, 1.0, 4.0])
@@ -66,7 +66,7 @@ def test_a_segment_of_another_scale_changes_nothing() -> None:
     alone = core(q[:, :, 20:], k[:, :, 20:], v[:, :, 20:])
     for x in (q, k, v):
         x[:, :, :20] *= 1e8
-    assert difference(core(q, k, v, segments=ids)[:, :, 20:], alone) < 1e-10
+    assert contract_difference(core(q, k, v, segments=ids)[:, :, 20:], alone) < 1e-10
 
 
 @pytest.mark.parametrize("name,causal", FORMS)
@@ -104,12 +104,12 @@ def test_exponential_features_of_huge_scale(scale: float) -> None:
         ours = exp_attention(scale * q, scale * k, v, causal=causal)
         exact = reference.exp_attention((scale * q).double(), (scale * k).double(), v.double(), causal=causal)
         assert ours.isfinite().all()
-        assert scale > 1e5 or difference(ours.double(), exact) < 1e-5
+        assert scale > 1e5 or contract_difference(ours.double(), exact) < 1e-5
 
 
 def test_one_channel_one_head_one_row() -> None:
     q, k, v = (torch.randn(1, 1, 5, width, requires_grad=True) for width in (1, 1, 3))
-    assert difference(exp_attention(q, k, v), reference.exp_attention(q, k, v)) < 1e-6
+    assert contract_difference(exp_attention(q, k, v), reference.exp_attention(q, k, v)) < 1e-6
     assert check_attention("lln", causal=True, heads=1, head_dim=1, lengths=(1, 5)).passed
 
 
@@ -247,10 +247,10 @@ def test_a_state_follows_a_model_to_another_type(name: str) -> None:
     for dtype in (torch.float64, torch.bfloat16):
         moved = tuple(part.to(dtype) for part in state)  # counts and flags too
         last, after = mixer.step(x[:, 8:], moved)
-        assert difference(last, y[:, 8:]) < (1e-5 if dtype == torch.float64 else 0.05)
+        assert contract_difference(last, y[:, 8:]) < (1e-5 if dtype == torch.float64 else 0.05)
         assert [part.dtype for part in after] == [part.dtype for part in state]
     half, _ = mixer.bfloat16().step(x[:, 8:].bfloat16(), state)
-    assert half.dtype == torch.bfloat16 and difference(half.float(), y[:, 8:]) < 0.1
+    assert half.dtype == torch.bfloat16 and contract_difference(half.float(), y[:, 8:]) < 0.1
     with pytest.raises(InputError, match="on meta"):
         mixer.step(x[:, 8:].bfloat16(), tuple(part.to("meta") for part in state))
 

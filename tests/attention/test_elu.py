@@ -6,7 +6,7 @@ from torch.nn.functional import elu
 
 import linnet
 from linnet.attention.relative import RelativePositions
-from linnet.instruments.base import of_mixer
+from linnet.instruments.base import instrument_view_of_mixer
 
 
 def inputs(N: int = 40, D: int = 8, scale: float = 1.0) -> list[torch.Tensor]:
@@ -62,7 +62,7 @@ def test_only_positions_that_learn_have_weights() -> None:
 def test_instruments_read_the_turned_weights(name: str, causal: bool) -> None:
     mixer = linnet.create_mixer(name, width=16, heads=2, causal=causal, positions="lrpe").eval()
     x = torch.randn(1, 20, 16)
-    view = of_mixer(mixer, x)
+    view = instrument_view_of_mixer(mixer, x)
     rows = torch.cat([view.part(0, 7), view.part(7, 20)], dim=2)
     assert torch.allclose(rows.float(), mixer.weights(x), atol=1e-5)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import linnet
-from linnet.testing import check_attention, difference
+from linnet.testing import check_attention, contract_difference
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -24,7 +24,7 @@ def test_one_chunk_is_flash_quad_divided_by_its_size() -> None:
     z = torch.randn(1, 1, N, 6)
     last = torch.ones(1, N, dtype=torch.bool)
     expected = quad.weights(z * (64 / N) ** -0.5, z * (64 / N) ** -0.5, last)[..., -1, :]  # which sees N tokens
-    assert difference(flash.weights(z, z)[..., -1, :], expected) < 1e-5
+    assert contract_difference(flash.weights(z, z)[..., -1, :], expected) < 1e-5
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -60,4 +60,4 @@ def test_rows_of_unequal_length_go_on_from_their_own_chunk() -> None:
         y, state = mixer.step(torch.stack([x[b, n + t] for b, n in enumerate(lengths)])[:, None], state)
         if t in (0, 7, 12, 19):
             for b, n in enumerate(lengths):
-                assert difference(y[b, 0], mixer(x[b : b + 1, : n + t + 1])[0, -1]) < 1e-5
+                assert contract_difference(y[b, 0], mixer(x[b : b + 1, : n + t + 1])[0, -1]) < 1e-5

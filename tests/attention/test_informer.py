@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import linnet
-from linnet.testing import check_attention, difference
+from linnet.testing import check_attention, contract_difference
 
 
 def informer(factor: int = 2) -> linnet.attention.base.Core:
@@ -51,7 +51,7 @@ def test_the_budget_is_that_of_the_row() -> None:
     sharp = (A[1, :, :25].amax(dim=-1) > 1 / 25 + 1e-6).sum(dim=-1)
     assert sharp.tolist() == [2 * math.ceil(math.log(25))] * 2
     o = core(q, k, v, key_mask=real)
-    assert difference(o[1:, :, :25], core(q[1:, :, :25], k[1:, :, :25], v[1:, :, :25])) < 1e-6
+    assert contract_difference(o[1:, :, :25], core(q[1:, :, :25], k[1:, :, :25], v[1:, :, :25])) < 1e-6
 
 
 def test_a_masked_token_is_neither_sampled_nor_averaged_nor_chosen() -> None:

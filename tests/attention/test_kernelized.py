@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import linnet
-from linnet.attention.kernelized import gaussian_attention, gaussian_weights
-from linnet.testing import difference
+from linnet.attention.kernelized import kernelized_attention, kernelized_weights
+from linnet.testing import contract_difference
 
 
 def test_the_kernel_is_gaussian_in_the_width_of_the_head() -> None:
@@ -20,7 +20,7 @@ def test_rows_are_not_normalized() -> None:
     core = linnet.create_attention("kernelized", heads=1, head_dim=4, causal=False)
     q, k, v = torch.randn(3, 1, 1, 30, 4)
     twice = core(*(torch.cat([x, x], dim=2) for x in (q, k, v)))
-    assert difference(twice[:, :, :30], 2 * core(q, k, v)) < 1e-5
+    assert contract_difference(twice[:, :, :30], 2 * core(q, k, v)) < 1e-5
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 30.0])
@@ -29,8 +29,8 @@ def test_the_form_without_a_matrix_is_the_kernel(scale: float, E: int) -> None:
     """Also for distant tokens, where the sum is tiny, and for values of any width."""
     q, k = scale * torch.randn(2, 2, 3, 20, 8)
     v, real = torch.randn(2, 3, 20, E), torch.rand(2, 20) > 0.3
-    exact = gaussian_weights(q.double(), k.double()) * real[:, None, None] @ v.double()
-    ours = gaussian_attention(q, k, v, real)
+    exact = kernelized_weights(q.double(), k.double()) * real[:, None, None] @ v.double()
+    ours = kernelized_attention(q, k, v, real)
     assert ours.shape == v.shape and float((ours - exact).abs().max()) < 1e-5 * max(1.0, float(exact.abs().max()))
 
 

@@ -5,7 +5,7 @@ import torch
 
 import linnet
 from linnet.errors import InputError, UnsupportedError
-from linnet.testing import check_attention, difference
+from linnet.testing import check_attention, contract_difference
 
 
 def test_the_projection_is_a_parameter_that_learns() -> None:
@@ -33,7 +33,7 @@ def test_an_identity_projection_is_softmax_attention() -> None:
     core.E.data = torch.eye(12)[None]
     q, k, v = torch.randn(3, 2, 1, 12, 8)
     softmax = linnet.create_attention("softmax", heads=1, head_dim=8, causal=False)
-    assert difference(core(q, k, v), softmax(q, k, v)) < 1e-6
+    assert contract_difference(core(q, k, v), softmax(q, k, v)) < 1e-6
 
 
 def test_a_padded_row_may_be_longer_than_the_projection() -> None:
@@ -42,7 +42,7 @@ def test_a_padded_row_may_be_longer_than_the_projection() -> None:
     real = torch.zeros(1, 20, dtype=torch.bool)
     real[:, 11:19] = True
     alone = core(*(x[:, :, 11:19] for x in (q, k, v)))
-    assert difference(core(q, k, v, key_mask=real)[:, :, 11:19], alone) < 1e-6
+    assert contract_difference(core(q, k, v, key_mask=real)[:, :, 11:19], alone) < 1e-6
     real[:, 10] = True
     for call in (lambda: core(q, k, v, key_mask=real), lambda: core.weights(q, k, key_mask=real)):
         with pytest.raises(InputError) as error:

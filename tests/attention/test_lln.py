@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import linnet
-from linnet.attention.lln import MEASURED, interpolated
+from linnet.attention.lln import MEASURED, interpolated_lln_coefficients
 from linnet.errors import InputError, UnsupportedError
 
 GOLDEN = {
@@ -37,9 +37,9 @@ def test_the_variance_of_ln_P_is_that_of_softmax(D: int, sigma: float) -> None:
 
 
 def test_coefficients_are_interpolated_in_log2_and_clamped() -> None:
-    assert interpolated(64) == MEASURED[64] and interpolated(256) == MEASURED[256]
-    assert interpolated(8) == MEASURED[16] and interpolated(1024) == MEASURED[256]
-    middle = interpolated(round(2**6.5))
+    assert interpolated_lln_coefficients(64) == MEASURED[64] and interpolated_lln_coefficients(256) == MEASURED[256]
+    assert interpolated_lln_coefficients(8) == MEASURED[16] and interpolated_lln_coefficients(1024) == MEASURED[256]
+    middle = interpolated_lln_coefficients(round(2**6.5))
     assert all(min(a, b) < x < max(a, b) for x, a, b in zip(middle, MEASURED[64], MEASURED[128], strict=True))
 
 
@@ -47,11 +47,11 @@ def test_prefix_statistics_are_those_of_the_prefix() -> None:
     """The causal output at t equals the bidirectional output on the first t+1 tokens."""
     q, k, v = (torch.randn(2, 2, 40, 8, dtype=torch.float64) * torch.linspace(0.5, 2, 40)[:, None] for _ in range(3))
     causal = linnet.create_attention("lln", heads=2, head_dim=8, causal=True)
-    where = linnet.ops.masks.layout(2, 40, None, None, q.device)
+    where = linnet.ops.masks.layout_of_masks(2, 40, None, None, q.device)
     alpha, beta, _ = causal.scales(q, k, True, where)  # (B, H, N, 1)
     for t in (0, 9, 39):
         part = slice(0, t + 1)
-        where = linnet.ops.masks.layout(2, t + 1, None, None, q.device)
+        where = linnet.ops.masks.layout_of_masks(2, t + 1, None, None, q.device)
         both = linnet.create_attention("lln", heads=2, head_dim=8, causal=False)
         alone = both.scales(q[:, :, part], k[:, :, part], False, where)
         assert torch.allclose(alpha[:, :, t : t + 1], alone[0]) and torch.allclose(beta[:, :, t : t + 1], alone[1])
@@ -60,7 +60,7 @@ def test_prefix_statistics_are_those_of_the_prefix() -> None:
 def test_statistics_carry_no_gradient() -> None:
     core = linnet.create_attention("lln", heads=1, head_dim=4, causal=False)
     q, k, v = (torch.randn(1, 1, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    where = linnet.ops.masks.layout(1, 6, None, None, q.device)
+    where = linnet.ops.masks.layout_of_masks(1, 6, None, None, q.device)
     assert not any(x.requires_grad for x in core.scales(q, k, False, where))
     A = core.weights(q, k)
     ours = torch.autograd.grad(core(q, k, v).square().sum(), (q, k))

@@ -5,7 +5,7 @@ import torch
 
 import linnet
 from linnet.errors import InputError
-from linnet.testing import check_attention, difference
+from linnet.testing import check_attention, contract_difference
 
 
 def seen(core: linnet.attention.base.Core, N: int) -> torch.Tensor:
@@ -27,7 +27,7 @@ def test_without_norms_the_weights_give_the_output() -> None:
         core = linnet.create_attention("long_short", heads=2, head_dim=4, causal=causal, dual_norm=False)
         q, k, v = (torch.randn(2, 2, 150, 4) for _ in range(3))
         A = core.weights(q, k)
-        assert difference(core(q, k, v), A @ v) < 1e-5
+        assert contract_difference(core(q, k, v), A @ v) < 1e-5
         torch.testing.assert_close(A.sum(dim=-1), torch.ones(2, 2, 150))
 
 
@@ -59,7 +59,7 @@ def test_the_state_grows_by_one_landmark_a_chunk() -> None:
     for t in range(40):
         y, state = mixer.prefill(x[:, :1]) if state is None else mixer.step(x[:, t : t + 1], state)
         assert state[0].shape == (2, 2, (t + 1) // 3, 4)
-        assert difference(y, whole[:, t : t + 1]) < 1e-5
+        assert contract_difference(y, whole[:, t : t + 1]) < 1e-5
 
 
 def test_rows_of_unequal_length_have_their_own_landmarks() -> None:
@@ -71,7 +71,7 @@ def test_rows_of_unequal_length_have_their_own_landmarks() -> None:
     for t in range(12):
         y, state = mixer.step(torch.stack([x[b, n + t] for b, n in enumerate(lengths)])[:, None], state)
         for b, n in enumerate(lengths):
-            assert difference(y[b, 0], mixer(x[b : b + 1, : n + t + 1])[0, -1]) < 1e-5
+            assert contract_difference(y[b, 0], mixer(x[b : b + 1, : n + t + 1])[0, -1]) < 1e-5
 
 
 def test_bad_shapes_are_one_line() -> None:

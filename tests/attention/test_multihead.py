@@ -6,7 +6,7 @@ from torch import nn
 
 import linnet
 from linnet.errors import InputError, UnsupportedError
-from linnet.testing import difference
+from linnet.testing import contract_difference
 from tests.attention.cases import ABOUT, NAMES
 
 
@@ -298,7 +298,7 @@ def test_discrete_choices_are_those_of_float32(name: str) -> None:
     x = torch.randn(2, 257, 32).bfloat16()
     y = half(x, x, x, need_weights=False)[0].float()
     exact = half.float()(x.float(), x.float(), x.float(), need_weights=False)[0]
-    assert difference(y, exact) < 0.02
+    assert contract_difference(y, exact) < 0.02
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import linnet
-from linnet.attention.nystromformer import nystrom_landmarks, segments_of
+from linnet.attention.nystromformer import nystrom_landmarks, nystrom_segments
 from linnet.ops.pseudo_inverse import pseudo_inverse
-from linnet.testing import check_attention, difference
+from linnet.testing import check_attention, contract_difference
 
 
 @pytest.mark.parametrize("options", [{"landmarks": 16}, {"landmarks": 1}, {"landmarks": 63, "steps": 2}])
@@ -20,10 +20,10 @@ def test_the_pseudo_inverse_converges() -> None:
     low = torch.rand(2, 3, 12, 4, dtype=torch.float64) @ torch.rand(2, 3, 4, 12, dtype=torch.float64)
     for x, steps in ((A, (2, 6, 12, 20)), (low, (2, 4, 8, 12))):
         exact = torch.linalg.pinv(x, rtol=1e-10)
-        errors = [difference(pseudo_inverse(x, n), exact) for n in steps]
+        errors = [contract_difference(pseudo_inverse(x, n), exact) for n in steps]
         assert errors == sorted(errors, reverse=True) and errors[-1] < 1e-8
         Z = pseudo_inverse(x, steps[-1])
-        assert difference(x @ Z @ x, x) < 1e-8 and difference(Z @ x @ Z, Z) < 1e-8
+        assert contract_difference(x @ Z @ x, x) < 1e-8 and contract_difference(Z @ x @ Z, Z) < 1e-8
     assert not pseudo_inverse(torch.zeros(1, 3, 3), 6).any()
 
 
@@ -42,7 +42,7 @@ def test_each_matrix_starts_from_its_own_norms() -> None:
 
 def test_segments_are_even_and_of_real_tokens_only() -> None:
     real = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 0], [1, 0, 1, 0, 0, 0, 0, 0], [1] * 8, [0] * 8]).bool()
-    own, sizes = segments_of(real, 3)
+    own, sizes = nystrom_segments(real, 3)
     assert sizes.tolist() == [[2, 2, 1], [1, 1, 0], [3, 3, 2], [0, 0, 0]]
     assert own[0][real[0]].tolist() == [0, 0, 1, 1, 2]
     x = torch.arange(8.0).expand(4, 8)[:, None, :, None] * real[:, None, :, None]
@@ -53,13 +53,16 @@ def test_a_short_row_is_softmax_even_beside_a_long_one() -> None:
     core = linnet.create_attention("nystromformer", heads=2, head_dim=8, causal=False, landmarks=16)
     softmax = linnet.create_attention("softmax", heads=2, head_dim=8, causal=False)
     q, k, v = torch.randn(3, 2, 2, 40, 8)
-    assert difference(core(*(x[:, :, :16] for x in (q, k, v))), softmax(*(x[:, :, :16] for x in (q, k, v)))) < 1e-6
+    assert (
+        contract_difference(core(*(x[:, :, :16] for x in (q, k, v))), softmax(*(x[:, :, :16] for x in (q, k, v))))
+        < 1e-6
+    )
     real = torch.ones(2, 40, dtype=torch.bool)
     real[0, 9:] = False
     both = core(q, k, v, key_mask=real)
-    assert difference(both[:1, :, :9], softmax(*(x[:1, :, :9] for x in (q, k, v)))) < 1e-6
-    assert difference(both[1:], core(q[1:], k[1:], v[1:])) < 1e-5
-    assert difference(both[1:], softmax(q[1:], k[1:], v[1:])) > 0.01
+    assert contract_difference(both[:1, :, :9], softmax(*(x[:1, :, :9] for x in (q, k, v)))) < 1e-6
+    assert contract_difference(both[1:], core(q[1:], k[1:], v[1:])) < 1e-5
+    assert contract_difference(both[1:], softmax(q[1:], k[1:], v[1:])) > 0.01
 
 
 def test_repeated_tokens_are_rebuilt_exactly() -> None:
@@ -68,4 +71,4 @@ def test_repeated_tokens_are_rebuilt_exactly() -> None:
     q, k, v = tokens.repeat_interleave(5, dim=3)
     core = linnet.create_attention("nystromformer", heads=2, head_dim=8, causal=False, landmarks=8, steps=30)
     softmax = linnet.create_attention("softmax", heads=2, head_dim=8, causal=False)
-    assert difference(core(q, k, v), softmax(q, k, v)) < 1e-6
+    assert contract_difference(core(q, k, v), softmax(q, k, v)) < 1e-6

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 import linnet
-from linnet.attention.performer import orthogonal_features
-from linnet.ops.masks import layout
-from linnet.testing import check_attention, difference
+from linnet.attention.performer import performer_features
+from linnet.ops.masks import layout_of_masks
+from linnet.testing import check_attention, contract_difference
 
 
 def estimate(q: Tensor, k: Tensor, m: int) -> Tensor:
     """phi(q) . phi(k) with m features, including the query's |q|^2 / 2, which the mechanism may leave out."""
     core = linnet.create_attention("performer", heads=1, head_dim=q.shape[1], causal=False, features=m)
-    where = layout(1, len(q), None, None, q.device)
+    where = layout_of_masks(1, len(q), None, None, q.device)
     log_q, log_k = (x[0, 0] for x in core.log_features(q[None, None], k[None, None], where, False).products())
     log_q = log_q - q.square().sum(dim=1, keepdim=True) * q.shape[1] ** -0.5 / 2
     return log_q.exp() @ log_k.exp().mT / m
@@ -47,15 +47,15 @@ def test_with_many_features_it_is_softmax(causal: bool) -> None:
     softmax = linnet.create_attention("softmax", heads=2, head_dim=8, causal=causal)(q, k, v)
     sizes = {"heads": 2, "head_dim": 8, "causal": causal}
     few, many = (linnet.create_attention("performer", **sizes, features=m) for m in (16, 8192))
-    assert difference(many(q, k, v), softmax) < 0.1 < difference(few(q, k, v), softmax)
+    assert contract_difference(many(q, k, v), softmax) < 0.1 < contract_difference(few(q, k, v), softmax)
 
 
 def test_rows_are_orthogonal_in_their_block_and_normally_distributed() -> None:
-    W = orthogonal_features(40, 16)
+    W = performer_features(40, 16)
     for block in W.split(16):
         angles = block @ block.mT
         assert torch.allclose(angles, angles.diagonal().diag(), atol=1e-4)
-    many = orthogonal_features(16 * 2000, 16)
+    many = performer_features(16 * 2000, 16)
     assert torch.allclose(many.mT @ many / len(many), torch.eye(16), atol=0.05)
     assert float(many.square().sum(dim=1).var()) == pytest.approx(2 * 16, rel=0.1)  # chi-squared
 
@@ -79,8 +79,8 @@ def test_a_state_has_the_stored_rows_in_training_too() -> None:
     first, state = core.prefill(*(x[:, :, :19] for x in (q, k, v)))
     last, _ = core.step(*(x[:, :, 19:] for x in (q, k, v)), state)
     whole = core.eval()(q, k, v)
-    assert difference(torch.cat([first, last], dim=2), whole) < 1e-5
-    assert difference(core.train().weights(q, k) @ v, whole) < 1e-5
+    assert contract_difference(torch.cat([first, last], dim=2), whole) < 1e-5
+    assert contract_difference(core.train().weights(q, k) @ v, whole) < 1e-5
 
 
 def test_features_stay_float32_in_a_half_model() -> None:

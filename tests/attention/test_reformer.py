@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import linnet
-from linnet.testing import check_attention, difference
+from linnet.testing import check_attention, contract_difference
 
 
 def reformer(**options) -> linnet.attention.base.Core:
@@ -46,7 +46,7 @@ def test_the_order_of_a_row_is_its_own() -> None:
         mask[:, left : left + 40] = True
         order = core._order(wide_q, mask)[..., :40] - left
         assert torch.equal(order, core._order(q, None))
-        assert difference(core(wide_q, wide_q, wide_v, key_mask=mask)[:, :, left : left + 40], alone) < 1e-6
+        assert contract_difference(core(wide_q, wide_q, wide_v, key_mask=mask)[:, :, left : left + 40], alone) < 1e-6
 
 
 def test_a_half_model_hashes_alike() -> None:

@@ -10,9 +10,9 @@ from torch.autograd import forward_ad
 from linnet import create_attention, create_mixer
 from linnet.attention.base import Core
 from linnet.errors import InputError
-from linnet.ops.backend import no_kernels
+from linnet.ops.backend import no_cpu_backend
 
-pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+pytestmark = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 CORES = [
     ("elu", {}),
     ("elu", {"positions": "lrpe"}),

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from linnet.bench.costs import cost_figures, cost_note, cost_tables
+from linnet.bench.costs import layer_cost_figures, layer_cost_note, layer_cost_tables
 from linnet.errors import InputError
 
 ROW = {"tokens": 512, "low": 0.1, "high": 0.9, "others": 0.0}
@@ -22,14 +22,14 @@ COST = {
 
 
 def test_tables_give_ratios_to_softmax():
-    time, memory = cost_tables(COST)
+    time, memory = layer_cost_tables(COST)
     assert time.columns == ["tokens", "softmax", "norm", "lln"]
     assert time.rows == [["512", "300 ms", "100 ms (3x faster)", "600 ms (2x slower)"], ["1,024", "", "200 ms", ""]]
     assert memory.rows[0] == ["512", "1 MiB", "3 MiB (3x more)", "0.5 MiB (2x less)"]
 
 
 def test_figures_hold_every_number(cost):
-    time, memory = cost_figures(cost)
+    time, memory = layer_cost_figures(cost)
     rows = [row for row in cost["rows"] if row["attention"] == "diag"]
     assert [series.name for series in time.series] == ["softmax", "diag"]
     assert list(time.series[1].y) == [1000 * row["seconds"] for row in rows]
@@ -49,8 +49,8 @@ def test_figures_hold_every_number(cost):
 def test_a_disturbed_measurement_says_so(others, said):
     disturbed = copy.deepcopy(COST)
     disturbed["rows"][2]["others"] = others
-    assert (said or "") in cost_note(disturbed)
-    assert ("busy" in cost_note(disturbed)) == (said is not None)
+    assert (said or "") in layer_cost_note(disturbed)
+    assert ("busy" in layer_cost_note(disturbed)) == (said is not None)
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_a_disturbed_measurement_says_so(others, said):
 )
 def test_anything_but_a_measurement_is_one_line(broken):
     with pytest.raises(InputError, match="not a measurement"):
-        cost_figures(broken)
+        layer_cost_figures(broken)

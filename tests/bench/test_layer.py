@@ -4,17 +4,19 @@ import json
 
 import pytest
 
-from linnet.bench.layer import FORMAT, measure_layer
+from linnet.bench.layer import FORMAT, measure_layer_costs
 from linnet.bench.memory import peak_memory_server
 from linnet.errors import LinnetError
-from linnet.storage import dump_json
+from linnet.storage import dump_json_file
 
 MIB = 2**20
 
 
 def test_every_mechanism_and_length_has_its_row():
     done = []
-    cost = measure_layer(["softmax", "diag"], lengths=(16, 40), rounds=2, progress=lambda n, of: done.append((n, of)))
+    cost = measure_layer_costs(
+        ["softmax", "diag"], lengths=(16, 40), rounds=2, progress=lambda n, of: done.append((n, of))
+    )
     assert cost["format"] == FORMAT
     assert [(row["tokens"], row["attention"]) for row in cost["rows"]] == [
         (16, "softmax"),
@@ -24,7 +26,7 @@ def test_every_mechanism_and_length_has_its_row():
     ]
     assert all(0 < row["low"] <= row["seconds"] <= row["high"] for row in cost["rows"])
     assert done == [(n, 12) for n in range(1, 13)]
-    assert json.loads(dump_json(cost, "cost")) == cost
+    assert json.loads(dump_json_file(cost, "cost")) == cost
 
 
 def test_a_peak_is_that_of_the_job_alone_and_a_failure_is_one_line(capfd):

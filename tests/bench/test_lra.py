@@ -13,7 +13,7 @@ def test_a_measurement(monkeypatch):
     monkeypatch.setattr(lra, "BATCH", 1)
     systems = {"T2": "transnormer_t2_lra_small", "vanilla": "vanilla_lra_small"}
     shown = []
-    found = lra.measure_lra(systems, 128, rounds=1, progress=lambda *done: shown.append(done))
+    found = lra.measure_lra_speed(systems, 128, rounds=1, progress=lambda *done: shown.append(done))
     assert shown == [(done, 6) for done in range(1, 7)]
     assert [row["row"] for row in found["rows"]] == ["T2", "vanilla"]
     for row in found["rows"]:
@@ -27,7 +27,7 @@ def test_a_step_of_training_updates_every_weight_and_one_of_inference_drops_noth
     monkeypatch.setattr(lra, "Model", lambda config: built.append(Model(config)) or built[-1])
     config = preset("vanilla_lra_small", max_length=64)
     for which in ("inference", "training"):
-        step = lra.lra_step(config, which, 64, batch=2)
+        step = lra.lra_bench_step(config, which, 64, batch=2)
         model = built.pop()
         before = [parameter.detach().clone() for parameter in model.parameters()]
         step()

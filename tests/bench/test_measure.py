@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from linnet.bench.measure import Bench, Effort, Group, run_bench
-from linnet.bench.timing import take_turns
+from linnet.bench.measure import Bench, Effort, Group, measure_bench
+from linnet.bench.timing import time_known_calls
 from linnet.errors import InputError, UnsupportedError
-from linnet.storage import dump_json
+from linnet.storage import dump_json_file
 
 EFFORT = Effort(rounds=2, least=0.0, limit=0.2, yardstick=16)
 
@@ -29,13 +29,13 @@ def sleep_linear(one: dict) -> Callable:
 def test_every_job_has_its_row_with_the_limits_of_its_turn():
     told = []
     plan = bench(sleep_linear, [job("a", 10), job("b", 10)], [job("a", 20), job("b", 20)])
-    result = run_bench(plan, EFFORT, progress=lambda done, total: told.append((done, total)))
+    result = measure_bench(plan, EFFORT, progress=lambda done, total: told.append((done, total)))
     assert result["complete"]
     assert [(row["case"], row["tokens"]) for row in result["rows"]] == [("a", 10), ("b", 10), ("a", 20), ("b", 20)]
     assert all(0.001 <= row["low"] <= row["seconds"] <= row["high"] for row in result["rows"])
     assert all(row["gemm"] > 0 and row["copy"] > 0 for row in result["rows"])
     assert told == [(0, 4), (2, 4), (4, 4)]
-    assert json.loads(dump_json(result, "result")) == result
+    assert json.loads(dump_json_file(result, "result")) == result
 
 
 def test_facts_of_a_call_go_into_its_row():
@@ -45,7 +45,7 @@ def test_facts_of_a_call_go_into_its_row():
         def __call__(self) -> None:
             pass
 
-    (row,) = run_bench(bench(lambda one: Call(), [job("a", 1)]), EFFORT)["rows"]
+    (row,) = measure_bench(bench(lambda one: Call(), [job("a", 1)]), EFFORT)["rows"]
     assert row["state"] == 7
 
 
@@ -59,7 +59,7 @@ def test_a_failure_is_explained_and_the_others_continue():
 
     cases = ("refused", "broken", "good")
     plan = bench(prepare, [job(case, 1) for case in cases], [job(case, 2) for case in cases])
-    rows = run_bench(plan, EFFORT)["rows"]
+    rows = measure_bench(plan, EFFORT)["rows"]
     assert [row.get("reason") for row in rows] == ["it cannot", "breaks: KeyError: 'key'", None] * 2
     assert "seconds" in rows[2] and "seconds" not in rows[0]
 
@@ -67,7 +67,7 @@ def test_a_failure_is_explained_and_the_others_continue():
 def test_a_slow_case_gets_only_one_second_chance():
     calls = []
     plan = bench(lambda one: lambda: (calls.append(1), time.sleep(0.6)), [job("a", 1)])
-    (row,) = run_bench(plan, EFFORT)["rows"]
+    (row,) = measure_bench(plan, EFFORT)["rows"]
     assert row["reason"] == "takes more than 0.2 seconds"
     assert len(calls) == 2
 
@@ -82,7 +82,7 @@ def test_cases_that_would_take_too_long_are_skipped():
     sizes = (100, 200, 400, 800)
     cases = (("a", "ours"), ("b", "peer"))
     plan = bench(prepare, *([job(case, N, group=group) for case, group in cases] for N in sizes), [job("a", 100, 2)])
-    rows = run_bench(plan, EFFORT)["rows"]
+    rows = measure_bench(plan, EFFORT)["rows"]
     assert tried == [("a", 100), ("b", 100), ("a", 200), ("b", 200), ("a", 400), ("a", 100)]
     assert {row["reason"] for row in rows if "reason" in row} == {
         "would take more than 0.2 seconds",
@@ -100,11 +100,11 @@ def test_an_interrupted_run_keeps_its_results_and_continues(tmp_path):
         return lambda: None
 
     plan = bench(prepare, [job("a", 1)], [job("a", 2)], [job("a", 3)])
-    stopped = run_bench(plan, EFFORT, partial)
+    stopped = measure_bench(plan, EFFORT, partial)
     assert not stopped["complete"]
     assert [row["tokens"] for row in stopped["rows"]] == [1]
     assert json.loads(partial.read_text()) == stopped
-    done = run_bench(plan, EFFORT, partial)
+    done = measure_bench(plan, EFFORT, partial)
     assert done["complete"]
     assert [row["tokens"] for row in done["rows"]] == [1, 2, 3]
     assert done["rows"][0] == stopped["rows"][0]
@@ -113,15 +113,15 @@ def test_an_interrupted_run_keeps_its_results_and_continues(tmp_path):
 
 def test_rows_of_other_settings_are_not_taken_over(tmp_path):
     partial = tmp_path / "ops.partial.json"
-    run_bench(bench(sleep_linear, [job("a", 1)], settings={"heads": 2}), EFFORT, partial)
+    measure_bench(bench(sleep_linear, [job("a", 1)], settings={"heads": 2}), EFFORT, partial)
     with pytest.raises(InputError, match=r"ops\.partial\.json was started with other settings"):
-        run_bench(bench(sleep_linear, [job("a", 1)], settings={"heads": 4}), EFFORT, partial)
+        measure_bench(bench(sleep_linear, [job("a", 1)], settings={"heads": 4}), EFFORT, partial)
 
 
 def test_turns_come_in_another_order_each_round_and_slow_calls_take_fewer():
     order: list[str] = []
     calls = {name: lambda name=name: order.append(name) for name in "abcdefgh"}
-    take_turns(calls, dict.fromkeys(calls, 1.0) | {"a": 9.0}, rounds=5, least=0.0, slow=5.0)
+    time_known_calls(calls, dict.fromkeys(calls, 1.0) | {"a": 9.0}, rounds=5, least=0.0, slow=5.0)
     rounds = [order[start : start + 8] for start in (0, 8, 16)]
     assert all(sorted(turn) == list("abcdefgh") for turn in rounds)
     assert rounds[0] != rounds[1]

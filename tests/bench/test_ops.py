@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from linnet.bench import ops
-from linnet.bench.measure import Effort, run_bench
+from linnet.bench.measure import Effort, measure_bench
 from linnet.bench.memory import peak_memory_server
-from linnet.bench.ops import D, H, flops, ops_bench, prepare
+from linnet.bench.ops import D, H, ops_bench, ops_flops, prepare_ops
 from linnet.ops import linear_attention
 from linnet.ops.backend import NAMES
 
@@ -48,20 +48,20 @@ def test_lengths_and_names_can_be_chosen():
 
 
 def test_useful_work():
-    assert flops("linear", causal=False, N=10) == 4 * D * D
-    assert flops("linear", causal=True, N=10) == 4 * D * D + 2 * 64 * D
-    assert flops("softmax", causal=True, N=10) == 2 * 10 * D
-    assert flops("linear+block", causal=False, N=10) == 4 * D * D + 4 * 64 * D
-    assert flops("", causal=True, N=10) == 0
+    assert ops_flops("linear", causal=False, N=10) == 4 * D * D
+    assert ops_flops("linear", causal=True, N=10) == 4 * D * D + 2 * 64 * D
+    assert ops_flops("softmax", causal=True, N=10) == 2 * 10 * D
+    assert ops_flops("linear+block", causal=False, N=10) == 4 * D * D + 4 * 64 * D
+    assert ops_flops("", causal=True, N=10) == 0
 
 
 @pytest.mark.parametrize("which", ["forward", "forward+backward"])
 def test_every_case_runs_and_leaves_no_gradients(which):
     bench = ops_bench(lengths=[64], quick=True)
-    result = run_bench(bench._replace(groups=[group._replace(memory=False) for group in bench.groups]), EFFORT)
+    result = measure_bench(bench._replace(groups=[group._replace(memory=False) for group in bench.groups]), EFFORT)
     assert not [row["case"] for row in result["rows"] if "reason" in row]
     job = next(job for group in bench.groups for job in group.jobs if (job["case"], job["pass"]) == ("norm", which))
-    call = prepare(job)
+    call = prepare_ops(job)
     call()
     assert all(x.grad is None for x in call.args if isinstance(x, torch.Tensor))
     assert all(x.grad is None for x in call.args[0].parameters())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linnet.bench.pairs import PAIRS, B, D, H, Pair, measure_pairs
+from linnet.bench.pairs import PAIRS, B, D, H, Pair, measure_bench_pairs
 from linnet.testing.peers import MissingPeerError, Peer
 
 
@@ -38,7 +38,7 @@ def test_both_kinds_are_measured_and_an_absent_one_is_reported() -> None:
         Pair("performer", Peer("mine", "torch", True, Softmax), False, {"features": 8}),
         Pair("elu", Peer("nobody", "a-package-that-nobody-wrote", True, Softmax), False),
     ]
-    found = measure_pairs(pairs, tokens=16, rounds=2, progress=lambda done, total: told.append((done, total)))
+    found = measure_bench_pairs(pairs, tokens=16, rounds=2, progress=lambda done, total: told.append((done, total)))
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert [(row["attention"], row["form"]) for row in found["rows"]] == [
         ("nystromformer", "bidirectional"),

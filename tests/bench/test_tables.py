@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from linnet.bench.bounds import bounds, bounds_table
-from linnet.bench.page import DIGEST, read_benches, rendered
-from linnet.bench.tables import bench_figures, bench_note, bench_tables, crossovers, exponent, share
+from linnet.bench.bounds import bench_bounds, bench_bounds_table
+from linnet.bench.page import DIGEST, bench_page_text, read_bench_page
+from linnet.bench.tables import (
+    bench_crossover_table,
+    bench_figures,
+    bench_note,
+    bench_table_exponent,
+    bench_table_share,
+    bench_tables,
+)
 from linnet.errors import InputError
 from linnet.figures.page import BEGIN, END
 
@@ -33,15 +40,17 @@ def ops(*rows: dict) -> dict:
 
 def test_an_exponent_is_the_slope_at_the_smallest_batch():
     rows = [row("a", N, 1e-6 * N**1.5, batch=1) for N in (100, 400, 1600)] + [row("a", 100, 9.0, batch=4)]
-    assert exponent(rows, "seconds") == pytest.approx(1.5)
-    assert exponent(rows[:1], "seconds") is None
-    assert exponent([], "seconds") is None
+    assert bench_table_exponent(rows, "seconds") == pytest.approx(1.5)
+    assert bench_table_exponent(rows[:1], "seconds") is None
+    assert bench_table_exponent([], "seconds") is None
 
 
 def test_the_share_is_of_the_limit_that_binds():
-    assert share(row("a", 1, 0.1)) == pytest.approx(0.1)  # 1e9 operations at 1e11 a second: 0.01 of 0.1 seconds
-    assert share(row("a", 1, 0.1, bytes=5 * 10**8)) == pytest.approx(0.5)
-    assert share(row("a", 1, None)) is None
+    assert bench_table_share(row("a", 1, 0.1)) == pytest.approx(
+        0.1
+    )  # 1e9 operations at 1e11 a second: 0.01 of 0.1 seconds
+    assert bench_table_share(row("a", 1, 0.1, bytes=5 * 10**8)) == pytest.approx(0.5)
+    assert bench_table_share(row("a", 1, None)) is None
 
 
 def test_tables_have_a_line_for_each_case_and_a_column_for_each_size():
@@ -56,7 +65,7 @@ def test_the_crossover_against_softmax():
     sdpa = [row("torch SDPA", N, t, group="plain") for N, t in ((1, 1.0), (2, 4.0), (4, 16.0))]
     slow, fast, later = ([row(name, N, t) for N, t in zip((1, 2, 4), times, strict=True)] for name, times in
                          (("slow", (9, 9, 17)), ("fast", (0.5, 1, 2)), ("later", (2, 4.5, 9))))  # fmt: skip
-    found = {line[0]: line[2:] for line in crossovers(ops(*sdpa, *slow, *fast, *later)).rows}
+    found = {line[0]: line[2:] for line in bench_crossover_table(ops(*sdpa, *slow, *fast, *later)).rows}
     assert found["slow"] == ["more than 4", "0.941 at 4 x 4"]
     assert found["fast"] == ["1 or less", "8 at 4 x 4"]
     assert found["later"][0] == "4"
@@ -92,7 +101,7 @@ def test_bounds_are_judged():
     forward = row("linear_attention, cpu", 8192, 0.02, **{"pass": "forward"})  # half of the product's speed
     floor = 4 * 4 * 4 * 8 * 64 * 4096
     memory = row("linear_attention, cpu", 4096, 1.0, memory=floor)
-    judged = {bound.what: bound for bound in bounds({"ops": ops(*fast, *peer, *slow, forward, memory)})}
+    judged = {bound.what: bound for bound in bench_bounds({"ops": ops(*fast, *peer, *slow, forward, memory)})}
     against = "causal linear attention against "
     assert judged[f"{against}the fastest peer, N = 2,048"].reached is True
     assert judged[f"{against}the fastest peer, N = 8,192"].reached is False
@@ -110,7 +119,7 @@ def test_exponents_are_those_of_batch_1_from_4096_tokens(name, form):
     case = "linear_attention, cpu" if "linear" in name else name
     rows = [row(case, N, 1e-6 * N**1.2, batch=1, form=form) for N in (4096, 16384, 65536)]
     rows += [row(case, N, 1.0, batch=batch, form=form) for N, batch in ((512, 1), (8192, 4))]
-    judged = {bound.what: bound for bound in bounds({"ops": ops(*rows)}) if bound.reached is not None}
+    judged = {bound.what: bound for bound in bench_bounds({"ops": ops(*rows)}) if bound.reached is not None}
     time = judged[f"exponent of time against N, {name}, {form}"]
     assert (time.measured, time.reached) == ("1.200", False)
     assert judged[f"exponent of memory against N, {name}, {form}"].reached is True
@@ -121,7 +130,7 @@ def test_bounds_of_models_and_steps():
     model = {**ops(row("softmax", 2048, 4.4, **kind), row("transnormer_t2", 2048, 1.0, **kind)), "bench": "model"}
     core = {"table": "core", "pass": "step", "batch": 1}
     steps = [row("norm", 1024, 10e-6, **core), row("norm", 65536, 10.6e-6, **core)]
-    table = bounds_table({"model": model, "decode": {**ops(*steps), "bench": "decode"}})
+    table = bench_bounds_table({"model": model, "decode": {**ops(*steps), "bench": "decode"}})
     lines = {line[0]: line[1:] for line in table.rows}
     assert lines["training step of TransNormer T2 against softmax, N = 2,048, batch 32"][-1] == "reached"
     assert lines["step of norm at context 65,536 against 1,024"] == ["at most 1.05x", "1.06x", "not reached"]
@@ -142,14 +151,14 @@ def test_anything_but_a_benchmark_is_one_line(broken):
 
 def test_a_folder_without_benchmarks_says_how_to_make_one(tmp_path):
     with pytest.raises(InputError, match="holds no benchmark: linnet bench ops --out"):
-        read_benches(tmp_path)
+        read_bench_page(tmp_path)
 
 
 def test_the_committed_page_is_rendered_from_the_committed_numbers():
-    results, page = read_benches(DOCS / "benchmarks"), (DOCS / "benchmarks.md").read_text()
+    results, page = read_bench_page(DOCS / "benchmarks"), (DOCS / "benchmarks.md").read_text()
     shown = re.search(f"{BEGIN}\n(.*)\n{END}", page, re.DOTALL)
     assert shown, "the page has its markers"
-    assert shown[1] == rendered(results, "benchmarks")
+    assert shown[1] == bench_page_text(results, "benchmarks")
     assert set(results) == {"ops", "model", "decode", "profile"}
     for name, result in results.items():
         digest = hashlib.sha256((DOCS / "benchmarks" / f"{name}.json").read_bytes()).hexdigest()

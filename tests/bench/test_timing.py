@@ -8,13 +8,13 @@ import time
 import pytest
 
 from linnet.bench import timing
-from linnet.bench.timing import Timing, time_in_turns
+from linnet.bench.timing import Timing, time_calls
 
 
 def test_calls_take_turns_and_are_repeated_to_fill_a_sample():
     order, ticks = [], []
     calls = {"a": lambda: order.append("a"), "b": lambda: (order.append("b"), time.sleep(0.01))}
-    found = time_in_turns(calls, rounds=3, least=0.02, progress=lambda: ticks.append(1))
+    found = time_calls(calls, rounds=3, least=0.02, progress=lambda: ticks.append(1))
     turns = "".join(order).lstrip("a").lstrip("b")
     assert len(ticks) == 6
     assert [turn for turn in turns.split("b") if turn]  # a comes back after b has had its turn
@@ -43,7 +43,7 @@ def test_a_busy_neighbor_is_noticed_and_own_work_is_not():
     neighbor = subprocess.Popen([sys.executable, "-c", loop])
     try:
         time.sleep(0.2)
-        with_neighbor = time_in_turns({"work": work}, rounds=2)["work"]
+        with_neighbor = time_calls({"work": work}, rounds=2)["work"]
     finally:
         neighbor.kill()
         neighbor.wait()
@@ -52,4 +52,4 @@ def test_a_busy_neighbor_is_noticed_and_own_work_is_not():
 
 def test_nothing_is_reported_on_an_unknown_machine(monkeypatch):
     monkeypatch.setattr(timing, "BUSY", (99,))
-    assert time_in_turns({"work": lambda: time.sleep(0.001)}, rounds=2, least=0)["work"].others is None
+    assert time_calls({"work": lambda: time.sleep(0.001)}, rounds=2, least=0)["work"].others is None

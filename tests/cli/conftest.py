@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from linnet.cli.app import run as linnet
+from linnet.cli.app import run_app as linnet
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE = """

@@ -9,10 +9,10 @@ import sys
 import pytest
 from PIL import Image
 
-from linnet.cli.app import run as linnet
+from linnet.cli.app import run_app as linnet
 from linnet.errors import InputError, LinnetError
 from linnet.figures.heatmap import unpack_heatmap
-from linnet.instruments.analyze import FORMAT, check, measure, rows
+from linnet.instruments.analyze import FORMAT, analysis_rows, analyze_views, check_analysis
 from linnet.registry import INSTRUMENT
 
 
@@ -171,21 +171,21 @@ def test_a_folder_that_is_not_a_run_is_one_line(run, tmp_path):
 def test_numbers_that_are_not_finite_are_null_in_the_file():
     import torch
 
-    from linnet.instruments.base import of_weights
+    from linnet.instruments.base import instrument_view_of_weights
 
-    flat = measure([of_weights(torch.full((1, 4, 4), 0.25))], ["temperature", "entropy"])
+    flat = analyze_views([instrument_view_of_weights(torch.full((1, 4, 4), 0.25))], ["temperature", "entropy"])
     assert flat["layers"][0]["values"]["temperature"]["weights"] == [None]
-    columns, lines = rows(flat)
+    columns, lines = analysis_rows(flat)
     assert [line[0] for line in lines] == ["entropy (bits)", "share of the largest"]
     assert math.isclose(flat["layers"][0]["values"]["entropy"]["bits"][0], 2)
     with pytest.raises(InputError, match="no attention"):
-        measure([])
+        analyze_views([])
 
 
 @pytest.mark.parametrize("bad", [None, [], {}, {"format": FORMAT}, {"format": FORMAT, "layers": [{}], "length": 1}])
 def test_anything_but_an_analysis_is_one_line(bad):
     with pytest.raises(LinnetError, match="not an analysis"):
-        check(bad)
+        check_analysis(bad)
 
 
 def test_a_model_of_no_text_reads_none(trained, run, tmp_path):

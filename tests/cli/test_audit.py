@@ -10,7 +10,7 @@ RESULT = Path(__file__).parents[2] / "docs" / "results" / "audit.json"
 
 
 def test_json(capfd):
-    code = app.run(["audit", "elu", "--no-peers", "--json"])
+    code = app.run_app(["audit", "elu", "--no-peers", "--json"])
     out, err = capfd.readouterr()
     report = json.loads(out)
     assert (code, err, report["passed"], report["skipped"]) == (0, "", True, [])
@@ -24,14 +24,14 @@ def test_json(capfd):
 def test_a_failure_of_ours_is_exit_code_1(capfd, monkeypatch):
     leaky = bench.AuditCase("mine", "ours", True, "lln", {"statistics": "tensor"})
     monkeypatch.setattr(bench, "choose_audit_cases", lambda names, peers: [leaky])
-    assert app.run(["audit"]) == 1
+    assert app.run_app(["audit"]) == 1
     out, err = capfd.readouterr()
     assert "FAILS mine, causal: reads the future: 0." in out
     assert err == "measuring 1 attentions\n"
 
 
 def test_an_unknown_name_is_one_line(capfd):
-    assert app.run(["audit", "sofmax", "--no-peers"]) == 2
+    assert app.run_app(["audit", "sofmax", "--no-peers"]) == 2
     out, err = capfd.readouterr()
     assert out == ""
     assert err.startswith("linnet: unknown attention 'sofmax': did you mean 'softmax'?")

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from linnet.bench import measure
-from linnet.ops.backend import no_kernels
+from linnet.ops.backend import no_cpu_backend
 
 
 def test_a_benchmark_prints_its_tables_and_notes(run):
@@ -47,7 +47,7 @@ def test_a_folder_gets_json_pictures_and_a_page(run, tmp_path):
     assert str(folder.with_suffix(".md")) in out
 
 
-@pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+@pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 def test_a_profile_lists_the_parts_of_a_call(run):
     code, out, _ = run("bench", "profile", "--quick", "--json")
     assert code == 0
@@ -122,7 +122,7 @@ def test_bench_peers_prints_a_row_or_a_reason_for_each(run, monkeypatch):
     settings = {"batch": 4, "heads": 8, "head_dim": 64, "tokens": 2048, "size": 128, "rounds": 5, "threads": 1}
     absent = {"attention": "linformer", "form": "bidirectional", "package": "linformer", "reason": "pip install it"}
     found = {"settings": settings, "rows": [row], "skipped": [absent]}
-    monkeypatch.setattr("linnet.bench.pairs.measure_pairs", lambda progress: found)
+    monkeypatch.setattr("linnet.bench.pairs.measure_bench_pairs", lambda progress: found)
     code, out, err = run("bench", "peers")
     assert (code, err) == (0, "")
     assert "4.00x" in out and "250 ms" in out

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from linnet.data.lra.listops_tsv import NAMES, read_tsv
+from linnet.data.lra.listops_tsv import NAMES, read_listops_tsv
 from linnet.data.lra.png import decode_png
 
 
@@ -14,7 +14,7 @@ def test_listops(run, tmp_path):
     assert code == 0
     assert [line.split()[-2] for line in out.splitlines() if line.endswith(" trees")] == ["6", "2", "1"]
     assert out.count("have the value that is most common for their outermost operator") == 2
-    assert [len(read_tsv(tmp_path / "new" / name, 2000).values) for name in NAMES.values()] == [6, 2, 1]
+    assert [len(read_listops_tsv(tmp_path / "new" / name, 2000).values) for name in NAMES.values()] == [6, 2, 1]
     code, _, err = run("data", "listops", "--out", tmp_path / "new")
     assert code == 2
     assert "basic_train.tsv exists: name another folder" in err

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from linnet.cli import demo
-from linnet.storage import steps
+from linnet.storage import checkpoint_steps
 
 TINY = demo.Size(
     sets=(
@@ -64,7 +64,7 @@ def test_a_signal_ends_the_demo_and_keeps_the_run(run, tmp_path, monkeypatch):
     code, out, _ = run("demo", "--quick", "--out", tmp_path / "run")
     assert code == 130
     assert out == f"stopped at step 1 of 4 and saved: linnet resume {tmp_path / 'run'}\n"
-    assert steps(tmp_path / "run" / "checkpoints") == [1]
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [1]
 
 
 def test_a_used_folder_is_refused_before_anything_else(run, tmp_path):

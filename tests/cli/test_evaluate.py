@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from linnet.storage import read_metrics
+from linnet.storage import read_run_metrics
 
 
 def test_perplexity_by_token_and_by_word(run, trained):
@@ -25,7 +25,7 @@ def test_people_get_a_table(run, trained):
 
 
 def test_checkpoints_by_name_and_number(run, trained):
-    valid = [record for record in read_metrics(trained / "metrics.jsonl") if record["split"] == "valid"]
+    valid = [record for record in read_run_metrics(trained / "metrics.jsonl") if record["split"] == "valid"]
     best = min(valid, key=lambda record: record["loss"])["step"]
     losses = {
         which: json.loads(run("evaluate", trained, "--json", "--checkpoint", which)[1])["loss"]

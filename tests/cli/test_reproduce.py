@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from linnet.bench import lra
-from linnet.figures.figure import read_metadata
+from linnet.figures.figure import read_figure_metadata
 from linnet.registry import STUDY
 from linnet.studies.records import records_sha256
-from linnet.studies.unfinished import unfinished, unfinished_figures
+from linnet.studies.unfinished import unfinished_figures, unfinished_runs
 
 
 @contextlib.contextmanager
@@ -137,7 +137,7 @@ def test_a_run_without_an_evaluation_has_a_row_but_no_figure(small, run):
         code, out, _ = run("reproduce", "transnormer-table6", "--scale", "paper", "--out", "kept", "--render")
         assert (code, "| listops-T2-seed0 | 50 | 50,000 | - | - | 0 |" in out) == (0, True)
         assert (small / "kept.png").exists() == ("kept.png" in (small / "kept.md").read_text()) == bool(valid)
-    figures = unfinished_figures(unfinished(small / "kept"), "")  # none of perplexity, which is not measured here
+    figures = unfinished_figures(unfinished_runs(small / "kept"), "")  # none of perplexity, which is not measured here
     assert [figure.title for figure in figures] == ["Accuracy so far", "Loss so far"]
     assert all([series.name for series in figure.series] == ["listops-vanilla-seed0"] for figure in figures)
 
@@ -249,7 +249,7 @@ def test_the_committed_circles_are_drawn_from_the_committed_tables():
     root = Path(__file__).parents[2] / "docs/results"
     names = ("transnormer-table6", "transnormer-table7")
     records = [record for name in names for record in STUDY[name]().read(root / f"{name}-cpu")]
-    about = read_metadata(root / "transnormer-figure1-cpu.png")
+    about = read_figure_metadata(root / "transnormer-figure1-cpu.png")
     assert (about["linnet-results"], about["linnet-study"]) == (records_sha256(records), "transnormer-figure1")
     assert "(transnormer-figure1-cpu.png)" in (root / "transnormer-table7-cpu.md").read_text()
 

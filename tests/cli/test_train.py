@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from linnet.storage import steps
+from linnet.storage import checkpoint_steps
 
 
 def test_train_then_resume(run, recipe, tmp_path):
@@ -118,7 +118,7 @@ def test_a_folder_that_is_not_a_run_is_one_line(run, tmp_path, command):
 
 def test_a_damaged_checkpoint_is_reported_and_skipped(run, recipe, tmp_path):
     run("train", recipe, "--out", tmp_path / "run", "--json")
-    assert steps(tmp_path / "run/checkpoints") == [5, 10]
+    assert checkpoint_steps(tmp_path / "run/checkpoints") == [5, 10]
     (tmp_path / "run/checkpoints/step-10/state.json").write_text("{}")
     code, out, err = run("generate", tmp_path / "run", "--prompt", "a", "--json")
     assert code == 0

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from linnet.cli.app import run as linnet
+from linnet.cli.app import run_app as linnet
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from linnet.data.corpora import SPLITS, STDLIB, Corpus, Document, load_corpus, read_document
+from linnet.data.corpora import SPLITS, STDLIB, Corpus, Document, load_corpus, read_corpus_document
 from linnet.errors import InputError
 
 
@@ -184,7 +184,7 @@ def test_hidden_empty_and_other_files_of_a_folder_are_left_out(tmp_path):
 def test_line_ends_and_byte_order_marks(tmp_path):
     path = tmp_path / "my.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\n")
-    assert read_document(path, "x") == Document("x", b"one\ntwo\nthree\n")
+    assert read_corpus_document(path, "x") == Document("x", b"one\ntwo\nthree\n")
 
 
 @pytest.mark.parametrize(

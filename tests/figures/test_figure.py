@@ -9,7 +9,16 @@ from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
 from linnet.errors import InputError
-from linnet.figures.figure import COLORS, LINE, Figure, Series, _draw, read_metadata, save_figures, to_plotly
+from linnet.figures.figure import (
+    COLORS,
+    LINE,
+    Figure,
+    Series,
+    _draw,
+    figure_to_plotly,
+    read_figure_metadata,
+    save_figures,
+)
 
 HOSTILE = "<script>alert(1)</script> $\\frac{ & _hidden </script> <a href='https://a.b'>"
 LINES = [Series("a", [1, 10], [2.0, None]), Series(HOSTILE, [1, 10], [3.0, float("nan")], [2.0, 1.0], [4.0, 5.0])]
@@ -21,13 +30,13 @@ def test_plotly_accepts_every_property(log):
     from plotly.graph_objects import Figure as Checked
 
     figure = Figure("t", "x", "y", LINES, log_x=log, log_y=log)
-    found = Checked(to_plotly(figure))
+    found = Checked(figure_to_plotly(figure))
     assert found.data[0].name == "a"
     assert found.layout.xaxis.title.text == "x"
 
 
 def test_plotly_gets_no_markup_and_only_finite_numbers():
-    plot = to_plotly(FIGURE)
+    plot = figure_to_plotly(FIGURE)
     text = json.dumps(plot, allow_nan=False)
     assert "<" not in text.replace("<extra></extra>", "")
     assert plot["data"][1]["y"] == [3.0, None]
@@ -37,14 +46,14 @@ def test_plotly_gets_no_markup_and_only_finite_numbers():
 
 @pytest.mark.parametrize("x,counted", [([0, 1, 2], True), ([3], True), ([0, 10, 20], False), ([0.5, 1.5], False)])
 def test_nothing_lies_between_layers(x, counted):
-    plot = to_plotly(Figure("t", "layer", "y", [Series("a", x, x)]))
+    plot = figure_to_plotly(Figure("t", "layer", "y", [Series("a", x, x)]))
     assert plot["layout"]["xaxis"].get("tickvals") == (x if counted else None)
 
 
 @pytest.mark.parametrize(("values", "dtick"), [([0.2, 3.0], "D2"), ([0.25, 5e10], 3), ([None, None], "D2")])
 def test_ticks_of_many_decades_are_few(values, dtick, tmp_path):
     figure = Figure("t", "x", "y", [Series("a", [0, 1], values)], log_y=True)
-    assert to_plotly(figure)["layout"]["yaxis"]["dtick"] == dtick
+    assert figure_to_plotly(figure)["layout"]["yaxis"]["dtick"] == dtick
     save_figures([figure], tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text()
     assert drawn.count('id="ytick_') <= 10
@@ -59,12 +68,12 @@ def test_large_numbers_have_room_beside_each_other(tmp_path):
 @pytest.mark.parametrize(("longest", "mode"), [(25, "lines+markers"), (26, "lines")])
 def test_all_lines_of_a_figure_have_markers_or_none_has(longest, mode):
     lines = [Series("long", range(longest), range(longest)), Series("short", [0, 1], [0, 1])]
-    assert [trace["mode"] for trace in to_plotly(Figure("t", "x", "y", lines))["data"]] == [mode, mode]
+    assert [trace["mode"] for trace in figure_to_plotly(Figure("t", "x", "y", lines))["data"]] == [mode, mode]
 
 
 def test_lines_differ_beyond_the_last_color():
     lines = [Series(str(i), [0, 1], [i, i]) for i in range(2 * len(COLORS))]
-    looks = {(t["line"]["color"], t["line"]["dash"]) for t in to_plotly(Figure("t", "x", "y", lines))["data"]}
+    looks = {(t["line"]["color"], t["line"]["dash"]) for t in figure_to_plotly(Figure("t", "x", "y", lines))["data"]}
     assert len(looks) == 2 * len(COLORS)
 
 
@@ -90,13 +99,13 @@ def test_every_line_is_drawn_and_named(tmp_path):
 
 def test_values_that_a_logarithmic_axis_cannot_show_are_gaps(tmp_path):
     figure = Figure("t", "x", "y", [Series("a", [1, 2], [0, 5]), Series("b", [1, 2], [-1, 0])], log_y=True)
-    assert [trace["y"] for trace in to_plotly(figure)["data"]] == [[None, 5], [None, None]]
+    assert [trace["y"] for trace in figure_to_plotly(figure)["data"]] == [[None, 5], [None, None]]
     save_figures([figure], tmp_path / "f.png")
 
 
 def test_an_empty_figure_is_drawn(tmp_path):
     save_figures([Figure("t", "x", "y", [Series("a", [], [])], log_y=True)], tmp_path / "f.png")
-    assert to_plotly(Figure("t", "x", "y", []))["data"] == []
+    assert figure_to_plotly(Figure("t", "x", "y", []))["data"] == []
 
 
 @pytest.mark.parametrize("name", ["f.txt", "f", "missing/f.png"])
@@ -132,9 +141,9 @@ def test_names_of_circles_that_lie_on_each_other_stay_legible(tmp_path, recwarn)
 
 def test_metadata_is_read_from_png_files_only(tmp_path):
     save_figures([FIGURE], tmp_path / "a.png", {"linnet-study": "x", "other": "y"})
-    found = read_metadata(tmp_path / "a.png")
+    found = read_figure_metadata(tmp_path / "a.png")
     assert (found["linnet-study"], found["other"]) == ("x", "y")
     (tmp_path / "cut.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
     (tmp_path / "text.png").write_text("no picture")
-    assert read_metadata(tmp_path / "cut.png") == read_metadata(tmp_path / "text.png") == {}
-    assert read_metadata(tmp_path / "missing.png") == {}
+    assert read_figure_metadata(tmp_path / "cut.png") == read_figure_metadata(tmp_path / "text.png") == {}
+    assert read_figure_metadata(tmp_path / "missing.png") == {}

@@ -9,10 +9,15 @@ import torch
 import linnet
 from linnet.errors import InputError, LinnetError
 from linnet.instruments import base
-from linnet.instruments.analyze import measure
-from linnet.instruments.base import View, of_mixer, of_model, of_weights
+from linnet.instruments.analyze import analyze_views
+from linnet.instruments.base import (
+    View,
+    instrument_view_of_mixer,
+    instrument_view_of_weights,
+    instrument_views_of_model,
+)
 from linnet.instruments.entropy import measure_entropy
-from linnet.instruments.spectral_gap import arnoldi_radius, gap, product
+from linnet.instruments.spectral_gap import arnoldi_spectral_radius, spectral_gap_of_view, spectral_product
 from linnet.registry import INSTRUMENT
 
 FORMS = [
@@ -37,7 +42,7 @@ def test_rows_equal_the_dense_weights(name, causal, monkeypatch):
     for entries, held in ((base.ENTRIES, base.HELD), (few, 0)):  # in one piece, and by 16 rows
         monkeypatch.setattr(base, "ENTRIES", entries)
         monkeypatch.setattr(base, "HELD", held)
-        view = of_mixer(layer, x)
+        view = instrument_view_of_mixer(layer, x)
         rows = torch.cat([part for _, part in view.rows()], dim=2)
         assert float((rows - A).abs().max()) <= 1e-5 * scale
         assert [start for start, _ in view.rows()] == ([0] if held else [0, 16, 32, 48, 64])
@@ -46,8 +51,8 @@ def test_rows_equal_the_dense_weights(name, causal, monkeypatch):
 @each_form
 def test_every_instrument_measures_or_says_why_not(name, causal):
     subject = mixer(name, causal)
-    view = of_mixer(subject, torch.randn(2, 70, 24))
-    (layer,) = measure([view])["layers"]
+    view = instrument_view_of_mixer(subject, torch.randn(2, 70, 24))
+    (layer,) = analyze_views([view])["layers"]
     for key in INSTRUMENT.names():
         instrument = INSTRUMENT[key]
         assert instrument.what and instrument.paper
@@ -67,7 +72,7 @@ def test_every_instrument_measures_or_says_why_not(name, causal):
 
 
 def test_notes_say_when_weights_are_signed_or_not_normalized():
-    view = of_mixer(mixer("norm", False, phi="elu"), torch.randn(1, 40, 24))
+    view = instrument_view_of_mixer(mixer("norm", False, phi="elu"), torch.randn(1, 40, 24))
     assert view.signed and not view.normalized
     assert "absolute" in INSTRUMENT["entropy"]().note(view)
     assert "absolute" in INSTRUMENT["temperature"]().note(view)
@@ -75,10 +80,10 @@ def test_notes_say_when_weights_are_signed_or_not_normalized():
         assert INSTRUMENT[name]().note(view) == "rows divided by their sum"
     assert "the gap is then negative" in INSTRUMENT["spectral_gap"]().note(view)
     assert "absolute values, gap of rows divided" in INSTRUMENT["concentration"]().note(view)
-    positive = of_mixer(mixer("kernelized", False), torch.randn(1, 40, 24))
+    positive = instrument_view_of_mixer(mixer("kernelized", False), torch.randn(1, 40, 24))
     for name in ("entropy", "local_score", "attention_map", "spectral_gap", "concentration"):
         assert INSTRUMENT[name]().note(positive) == "rows divided by their sum"
-    plain = of_mixer(mixer("softmax", False), torch.randn(1, 40, 24))
+    plain = instrument_view_of_mixer(mixer("softmax", False), torch.randn(1, 40, 24))
     assert plain.normalized and not plain.signed
     assert INSTRUMENT["entropy"]().note(plain) is None
 
@@ -89,19 +94,23 @@ def test_a_row_without_a_weight_does_not_count():
     with torch.no_grad():
         layer.qkv.weight.zero_()
         layer.qkv.bias.zero_()
-    view = of_mixer(layer, x)  # all weights are relu(0)
+    view = instrument_view_of_mixer(layer, x)  # all weights are relu(0)
     assert measure_entropy(view)["bits"].isnan().all()
     with pytest.raises(LinnetError, match="sums to 0"):
-        gap(view)
+        spectral_gap_of_view(view)
     with pytest.raises(LinnetError, match="sums to 0"):
-        arnoldi_radius(lambda x: x / 0, (1, 2, 8))
+        arnoldi_spectral_radius(lambda x: x / 0, (1, 2, 8))
 
 
 @pytest.mark.parametrize("name,options", [("lln", {}), ("elu", {}), ("norm", {"positions": "none"})])
 def test_the_gap_from_features_equals_that_from_weights(name, options):
-    view = of_mixer(mixer(name, False, **options), torch.randn(2, 90, 24) * 3)
+    view = instrument_view_of_mixer(mixer(name, False, **options), torch.randn(2, 90, 24) * 3)
     A = torch.cat([rows for _, rows in view.stochastic()], dim=2)
-    assert torch.allclose(gap(view), torch.stack([gap(of_weights(a))[0] for a in A]), atol=1e-9)
+    assert torch.allclose(
+        spectral_gap_of_view(view),
+        torch.stack([spectral_gap_of_view(instrument_view_of_weights(a))[0] for a in A]),
+        atol=1e-9,
+    )
 
 
 @pytest.mark.parametrize("name,shift,scale", [("lln", 40, 0.05), ("lln", -40, 0.05), ("performer", 0, 40)])
@@ -112,15 +121,21 @@ def test_features_reproduce_the_weights_of_large_scores(name, shift, scale):
     found = core.rows(q, k, 5, 20)
     assert torch.allclose(found, core.weights(q, k)[:, :, 5:20], rtol=1e-6, atol=1e-9)
     view = View(name, (1, 2, 40), False, lambda start, stop: core.rows(q, k, start, stop), core, q, k, k)
-    assert torch.allclose(gap(view)[0], gap(of_weights(core.weights(q, k)[0]))[0], atol=1e-6)
+    assert torch.allclose(
+        spectral_gap_of_view(view)[0],
+        spectral_gap_of_view(instrument_view_of_weights(core.weights(q, k)[0]))[0],
+        atol=1e-6,
+    )
 
 
 def test_the_iterated_gap_equals_that_of_all_eigenvalues():
     for name in ("softmax", "diag", "lln"):
-        view = of_mixer(mixer(name, False), torch.randn(1, 150, 24) * 2)
-        iterated = 1 - arnoldi_radius(lambda x, view=view: product(view, x) - x.mean(dim=2, keepdim=True), view.shape)
+        view = instrument_view_of_mixer(mixer(name, False), torch.randn(1, 150, 24) * 2)
+        iterated = 1 - arnoldi_spectral_radius(
+            lambda x, view=view: spectral_product(view, x) - x.mean(dim=2, keepdim=True), view.shape
+        )
         A = torch.cat([rows for _, rows in view.stochastic()], dim=2)
-        assert torch.allclose(iterated, gap(of_weights(A[0])), atol=1e-3), name
+        assert torch.allclose(iterated, spectral_gap_of_view(instrument_view_of_weights(A[0])), atol=1e-3), name
 
 
 def test_the_iterated_gap_of_few_eigenvalues():
@@ -131,8 +146,10 @@ def test_the_iterated_gap_of_few_eigenvalues():
     rough = torch.randn(N, N, dtype=torch.float64).softmax(dim=-1)
     A = torch.stack([own, flat, (own + flat) / 2, halves, halves.roll(N // 2, dims=0), rough])[None]
     for known in (A, A[:, :1], A[:, 2:3]):
-        iterated = 1 - arnoldi_radius(lambda x, A=known: A @ x - x.mean(dim=2, keepdim=True), (1, known.shape[1], N))
-        assert torch.allclose(iterated, gap(of_weights(known[0])), atol=1e-4)
+        iterated = 1 - arnoldi_spectral_radius(
+            lambda x, A=known: A @ x - x.mean(dim=2, keepdim=True), (1, known.shape[1], N)
+        )
+        assert torch.allclose(iterated, spectral_gap_of_view(instrument_view_of_weights(known[0])), atol=1e-4)
 
 
 def test_a_model_is_seen_layer_by_layer():
@@ -140,8 +157,8 @@ def test_a_model_is_seen_layer_by_layer():
     model = linnet.create_model("transnormer_t2_roberta_small", layers=["diag", "diag+norm"], **sizes)
     ids = torch.randint(0, 50, (2, 40))
     with pytest.raises(InputError, match="training mode"):
-        of_model(model, ids)
-    views = of_model(model.eval(), ids)
+        instrument_views_of_model(model, ids)
+    views = instrument_views_of_model(model.eval(), ids)
     assert [view.name for view in views] == ["layer 0 diag", "layer 1 diag", "layer 1 norm"]
     assert all(view.shape == (2, 3, 40) and not view.causal for view in views)
     x = model.embed(ids)
@@ -153,25 +170,27 @@ def test_a_model_is_seen_layer_by_layer():
 def test_joined_mechanisms_are_seen_one_by_one():
     sizes = {"width": 16, "heads": 2, "ffn_width": 16, "vocab_size": 50}
     model = linnet.create_model("transnormer_t2_roberta_small", layers=["diag|norm", "norm>norm"], **sizes).eval()
-    views = of_model(model, torch.randint(0, 50, (2, 40)))
+    views = instrument_views_of_model(model, torch.randint(0, 50, (2, 40)))
     assert [view.name for view in views] == ["layer 0 diag", "layer 0 norm", "layer 1 norm", "layer 1 norm"]
     assert [view.shape[1] for view in views] == [1, 1, 2, 2]
     assert not torch.equal(views[2].part(0, 40), views[3].part(0, 40))
-    assert len(measure(views, ["entropy", "gradient_bound"])["layers"]) == 4
+    assert len(analyze_views(views, ["entropy", "gradient_bound"])["layers"]) == 4
 
 
 def test_a_foreign_model_is_refused_in_one_line():
     with pytest.raises(InputError, match="model is a Linear: only a model of linnet"):
-        of_model(torch.nn.Linear(2, 2).eval(), torch.zeros(1, 2, dtype=torch.long))
+        instrument_views_of_model(torch.nn.Linear(2, 2).eval(), torch.zeros(1, 2, dtype=torch.long))
     with pytest.raises(InputError, match="training mode"):
-        of_mixer(mixer("softmax", True).train(), torch.randn(1, 4, 24))
+        instrument_view_of_mixer(mixer("softmax", True).train(), torch.randn(1, 4, 24))
 
 
 def test_nan_weights_are_refused_in_one_line():
     with pytest.raises(InputError, match="NaN or infinite"):
-        measure_entropy(of_mixer(mixer("softmax", True), torch.full((1, 4, 24), torch.nan)))
+        measure_entropy(instrument_view_of_mixer(mixer("softmax", True), torch.full((1, 4, 24), torch.nan)))
     with pytest.raises(InputError, match="NaN or infinite"):
-        INSTRUMENT["gradient_bound"]().measure(of_mixer(mixer("norm", True), torch.full((1, 4, 24), torch.nan)))
+        INSTRUMENT["gradient_bound"]().measure(
+            instrument_view_of_mixer(mixer("norm", True), torch.full((1, 4, 24), torch.nan))
+        )
 
 
 def test_names_are_known_without_torch():

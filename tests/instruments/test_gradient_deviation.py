@@ -5,7 +5,7 @@ import torch
 
 from linnet.errors import InputError
 from linnet.instruments import gradient_deviation
-from linnet.instruments.gradient_deviation import deviation_of_records
+from linnet.instruments.gradient_deviation import gradient_deviation_of_records
 
 
 def test_deviation_over_updates():
@@ -23,5 +23,5 @@ def test_deviation_from_the_means_of_records():
         {"updates": len(g), "grad_means": g.mean(dim=0).tolist(), "grad_squares": g.square().mean(dim=0).tolist()}
         for g in norms.split([5, 5, 5, 2])
     ]
-    assert torch.allclose(deviation_of_records([{"step": 1}, *records]), gradient_deviation(norms))
-    assert deviation_of_records([{"step": 1}]) is None
+    assert torch.allclose(gradient_deviation_of_records([{"step": 1}, *records]), gradient_deviation(norms))
+    assert gradient_deviation_of_records([{"step": 1}]) is None

@@ -5,11 +5,11 @@ import torch
 
 from linnet.errors import InputError
 from linnet.instruments import base, entropy, kernel_concentration, spectral_gap
-from linnet.instruments.kernel_concentration import KERNELS, gaussian, kernel_view, kernel_weights
+from linnet.instruments.kernel_concentration import KERNELS, gaussian_kernel_inputs, kernel_view, kernel_weights
 
 
 def test_only_exponential_kernels_follow_temperature():
-    q, k = gaussian(512, 64, 0)
+    q, k = gaussian_kernel_inputs(512, 64, 0)
     bits = {name: kernel_concentration(q, k, name, [4.0, 1.0, 0.25])["bits"] for name in ("relu", "quadratic", "elu")}
     for name in ("relu", "quadratic"):
         assert torch.allclose(bits[name], bits[name][:1].expand(3))  # homogeneous: the scale cancels
@@ -23,7 +23,7 @@ def test_only_exponential_kernels_follow_temperature():
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernels_are_read_by_rows(kernel, monkeypatch):
-    q, k = gaussian(40, 8, 0)
+    q, k = gaussian_kernel_inputs(40, 8, 0)
     whole = kernel_weights(q, k, kernel)
     monkeypatch.setattr(base, "ENTRIES", 40 * 16)
     monkeypatch.setattr(base, "HELD", 0)
@@ -35,7 +35,7 @@ def test_kernels_are_read_by_rows(kernel, monkeypatch):
 
 def test_a_query_that_matches_no_key_leaves_no_gap():
     """ReLU maps a query without a positive entry to 0, which must not stop the measurement of the other kernels."""
-    q, k = gaussian(40, 8, 0)
+    q, k = gaussian_kernel_inputs(40, 8, 0)
     q[3] = -q[3].abs()
     found = {name: kernel_concentration(q, k, name, [1.0, 2.0]) for name in KERNELS}
     assert found["relu"]["gap"].isnan().all()
@@ -44,7 +44,7 @@ def test_a_query_that_matches_no_key_leaves_no_gap():
 
 
 def test_gaps_of_kernels():
-    q, k = gaussian(128, 32, 1)
+    q, k = gaussian_kernel_inputs(128, 32, 1)
     for name in KERNELS:
         found = kernel_concentration(q, k, name, [1.0])
         assert 0 < found["gap"].item() < 1

@@ -5,14 +5,14 @@ import math
 import pytest
 
 from linnet.instruments import entropy, lognormal_fit, spectral_gap, temperature
-from linnet.instruments.kernel_concentration import gaussian, kernel_weights
+from linnet.instruments.kernel_concentration import gaussian_kernel_inputs, kernel_weights
 
 
 @pytest.mark.parametrize("sigma", [0.8, 1.0, 1.2])
 def test_softmax_is_log_normal(sigma):
     """Variance sigma^4, mean -ln N - sigma^4/2, entropy log2 N - sigma^4/(2 ln 2), gap 1 - sqrt((e^sigma^4 - 1)/N)."""
     N = 512
-    A = kernel_weights(*gaussian(N, 64, 0, sigma), "softmax")
+    A = kernel_weights(*gaussian_kernel_inputs(N, 64, 0, sigma), "softmax")
     found, variance = lognormal_fit(A), sigma**4
     assert found.variance.item() == pytest.approx(variance, rel=0.06)
     assert found.mean.item() == pytest.approx(-math.log(N) - variance / 2, rel=0.01)

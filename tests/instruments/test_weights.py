@@ -19,8 +19,8 @@ from linnet.instruments import (
     temperature,
     temperature_of,
 )
-from linnet.instruments.attention_map import pooled
-from linnet.instruments.base import of_weights
+from linnet.instruments.attention_map import pooled_attention_map
+from linnet.instruments.base import instrument_view_of_weights
 
 N = 64
 WIDE = torch.float64
@@ -160,7 +160,7 @@ def test_maps_keep_their_mass():
 
 def test_maps_of_absolute_values_keep_their_mass():
     weights = torch.tensor([[2.0, -1.0], [0.5, 0.5]], dtype=WIDE)
-    found = pooled(of_weights(weights), signed=False)[0, 0]
+    found = pooled_attention_map(instrument_view_of_weights(weights), signed=False)[0, 0]
     assert torch.allclose(found, torch.tensor([[2 / 3, 1 / 3], [0.5, 0.5]], dtype=WIDE))
     assert torch.equal(attention_map(weights), weights)
 

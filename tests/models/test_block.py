@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from linnet.config import parse_section
-from linnet.models.block import Block, create_norm
-from linnet.models.config import ModelConfig, layer_parts
+from linnet.config import parse_config_section
+from linnet.models.block import Block, create_block_norm
+from linnet.models.config import ModelConfig, split_layer_config
 
 
 def block(layer="norm", **fields):
     table = {"layers": [layer], "width": 16, "heads": 2, "ffn_width": 24, "vocab_size": 5, "causal": True, **fields}
-    return Block(parse_section(ModelConfig, table, "model"), layer).double().eval()
+    return Block(parse_config_section(ModelConfig, table, "model"), layer).double().eval()
 
 
 @pytest.mark.parametrize("norm", ["srms", "scale", "rms", "layer"])
@@ -59,14 +59,16 @@ def test_concatenation_adds_only_the_angles():
         return sum(p.numel() for p in block(layer).parameters())
 
     assert count("diag|norm") == count("norm") + 4  # the D/2 angles of a second mechanism
-    assert count("diag+norm") == count("diag>norm") == 2 * count("norm") - sum(
-        p.numel() for name, p in block("norm").named_parameters() if "mixers" not in name
+    assert (
+        count("diag+norm")
+        == count("diag>norm")
+        == 2 * count("norm") - sum(p.numel() for name, p in block("norm").named_parameters() if "mixers" not in name)
     )
 
 
 def test_the_parts_of_a_concatenation_start_like_a_whole():
     config = {"width": 256, "heads": 4}
-    whole, parts = (Block(parse_section(ModelConfig, table, "model"), table["layers"][0]) for table in (
+    whole, parts = (Block(parse_config_section(ModelConfig, table, "model"), table["layers"][0]) for table in (
         {"layers": [layer], "ffn_width": 8, "vocab_size": 5, "causal": True, **config} for layer in ("elu", "elu|elu")
     ))  # fmt: skip
     for part in parts.mixers:
@@ -91,7 +93,7 @@ def test_parallel_mechanisms_have_a_state_each(layer):
     first, state = b.prefill(x[:, :40], None, None)
     second, state = b.prefill(x[:, 40:69], None, state)
     third, state = b.step(x[:, 69:], state)
-    assert len(state) == len(b.mixers) == len(layer_parts(layer)[1])
+    assert len(state) == len(b.mixers) == len(split_layer_config(layer)[1])
     torch.testing.assert_close(torch.cat([first, second, third], dim=1), b(x))
 
 
@@ -99,7 +101,7 @@ def test_norms():
     x = torch.randn(3, 16, dtype=torch.float64)
     scale = x.square().mean(dim=-1, keepdim=True).sqrt()
     kinds = ("srms", "scale", "rms", "layer")
-    srms, one, rms, layer = norms = [create_norm(kind, 16).double() for kind in kinds]
+    srms, one, rms, layer = norms = [create_block_norm(kind, 16).double() for kind in kinds]
     assert [sum(p.numel() for p in norm.parameters()) for norm in norms] == [0, 1, 16, 32]
     torch.testing.assert_close(srms(x), x / scale)
     with torch.no_grad():

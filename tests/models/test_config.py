@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from linnet.config import parse_section
+from linnet.config import parse_config_section
 from linnet.errors import InputError
 from linnet.models.config import ModelConfig
-from linnet.models.presets import model_config
+from linnet.models.presets import preset_config
 
 FIELDS = {"layers": ["norm"], "width": 8, "heads": 2, "ffn_width": 8, "vocab_size": 11, "causal": True}
 
@@ -58,7 +58,7 @@ WRONG = [
 @pytest.mark.parametrize(("change", "place", "allowed"), WRONG, ids=[str(change) for change, _, _ in WRONG])
 def test_errors_are_one_line(change, place, allowed):
     with pytest.raises(InputError) as error:
-        model_config({**FIELDS, "output": "causal_lm", **change})
+        preset_config({**FIELDS, "output": "causal_lm", **change})
     message = str(error.value)
     assert message.startswith(place)
     assert allowed in message
@@ -67,12 +67,12 @@ def test_errors_are_one_line(change, place, allowed):
 
 def test_what_is_missing_is_named():
     with pytest.raises(InputError, match=r"^model\.width is missing$"):
-        parse_section(ModelConfig, {key: FIELDS[key] for key in FIELDS if key != "width"}, "model")
+        parse_config_section(ModelConfig, {key: FIELDS[key] for key in FIELDS if key != "width"}, "model")
 
 
 def test_a_saved_configuration_gives_the_same_again():
-    config = parse_section(ModelConfig, {**FIELDS, "options": {"norm": {"phi": "elu"}}}, "model")
-    assert parse_section(ModelConfig, config.model_dump(mode="json"), "model") == config
+    config = parse_config_section(ModelConfig, {**FIELDS, "options": {"norm": {"phi": "elu"}}}, "model")
+    assert parse_config_section(ModelConfig, config.model_dump(mode="json"), "model") == config
 
 
 def test_the_largest_sizes_that_are_allowed_can_be_counted():
@@ -83,7 +83,7 @@ def test_the_largest_sizes_that_are_allowed_can_be_counted():
     largest = {"width": 10**7, "heads": 1, "ffn_width": 10**7, "vocab_size": 2**30, "max_length": 2**30}
     fields = {**FIELDS, **largest, "layers": ["softmax"], "positions": "learned", "tie": False}
     with torch.device("meta"):
-        model = Model(parse_section(ModelConfig, fields, "model"))
+        model = Model(parse_config_section(ModelConfig, fields, "model"))
     assert sum(parameter.nbytes for parameter in model.parameters()) > 10**16
 
 

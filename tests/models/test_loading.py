@@ -14,7 +14,7 @@ import linnet
 from linnet.errors import InputError, LinnetError
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
-from linnet.models.loading import export_model, load_model, load_weights
+from linnet.models.loading import export_model, load_model, load_model_weights
 from linnet.storage import save_checkpoint
 
 
@@ -154,7 +154,7 @@ def test_weights_of_another_precision_are_loaded_but_not_of_another_kind(tiny, t
     tensors = {name: tensor.bool() for name, tensor in model.state_dict().items()}
     for cast in (True, False):
         with pytest.raises(InputError, match=r"is of type torch\.bool, in the model torch\.float32$"):
-            load_weights(model, tensors, Path("x"), cast)
+            load_model_weights(model, tensors, Path("x"), cast)
 
 
 def one_line(error):
@@ -212,7 +212,7 @@ def test_weights_that_do_not_fit_are_named(tiny, change, message):
     model = tiny("transnormer_t2_lm")
     other = Model(ModelConfig(**{**model.config.model_dump(), **change}))
     with pytest.raises(InputError) as error:
-        load_weights(other, model.state_dict(), Path("model.safetensors"))
+        load_model_weights(other, model.state_dict(), Path("model.safetensors"))
     assert message in one_line(error)
     assert "model.safetensors does not fit this model" in one_line(error)
 

@@ -8,7 +8,7 @@ from torch.nn.functional import gelu, layer_norm
 
 from linnet.errors import InputError, UnsupportedError
 from linnet.models.config import ModelConfig
-from linnet.models.outputs import OUTPUTS, mean_over
+from linnet.models.outputs import OUTPUTS, mean_output
 
 
 def test_every_output_can_be_configured():
@@ -98,7 +98,7 @@ def test_the_mean_may_divide_by_the_longest_length(tiny, padded):
 def test_masked_tokens_are_not_read_and_an_empty_row_is_finite():
     h, real = torch.ones(2, 3, 4), torch.tensor([[True, True, False], [False] * 3])
     h[~real] = torch.nan
-    assert torch.equal(mean_over(h, real), torch.tensor([[1.0] * 4, [0.0] * 4]))
+    assert torch.equal(mean_output(h, real), torch.tensor([[1.0] * 4, [0.0] * 4]))
 
 
 @pytest.mark.parametrize("output", ["classifier", "two_tower"])

@@ -8,7 +8,7 @@ import torch
 
 import linnet
 from linnet.errors import InputError
-from linnet.models.presets import SYSTEMS, create_model, is_resolved, list_models, model_config, preset
+from linnet.models.presets import SYSTEMS, create_model, is_resolved_preset, list_models, preset, preset_config
 
 COUNTS = {
     "transnormer_t1_lm": 155_988_156,
@@ -109,7 +109,7 @@ def test_overrides_replace_fields_and_extend_options():
     assert config.vocab_size == 99
     assert config.layers == ("norm", "diag+norm")
     assert config.options == {"diag": {"kind": "rela", "block": 32}, "norm": {"phi": "elu"}}
-    assert model_config({"preset": "transnormer_t1_lm_small", **fields}) == config
+    assert preset_config({"preset": "transnormer_t1_lm_small", **fields}) == config
 
 
 @pytest.mark.parametrize("ending", ["lm", "lm_small", "roberta", "roberta_small", "lra", "lra_small"])
@@ -138,10 +138,10 @@ def test_softmax_among_other_layers_has_its_dropout_unless_it_is_set():
 def test_the_table_of_a_run_keeps_its_meaning():
     """A run of version 0.1 whose layers had lost the options of their mechanism resumes without them."""
     table = preset("elu_roberta", layers=["softmax"]).model_dump(mode="json", exclude_none=True)
-    assert is_resolved(table)
+    assert is_resolved_preset(table)
     old = {"preset": "elu_roberta", **table, "options": {}}
-    assert model_config(old).options == {}
-    assert not is_resolved({key: value for key, value in old.items() if key != "options"})
+    assert preset_config(old).options == {}
+    assert not is_resolved_preset({key: value for key, value in old.items() if key != "options"})
 
 
 def test_bounded_mechanisms_get_the_length_of_the_model():
@@ -157,7 +157,7 @@ def test_a_resolved_table_is_a_fixed_point(kind):
     for name in list_models():
         config = preset(name)
         table = config.model_dump(mode="json", exclude_none=True)
-        assert model_config({"preset": name, **table}) == model_config(table) == config
+        assert preset_config({"preset": name, **table}) == preset_config(table) == config
 
 
 @pytest.mark.parametrize(

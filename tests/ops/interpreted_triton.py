@@ -10,7 +10,7 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from linnet.ops import exp_attention, linear_attention, reference
-from linnet.ops.backend import choose_kernel, no_triton
+from linnet.ops.backend import choose_kernel_backend, no_triton_backend
 from linnet.ops.triton import exponential, linear, linear_kernel, tiles
 from tests.ops.cases import grads, key_mask, relative, segments
 
@@ -37,7 +37,7 @@ EXPONENTIAL = [  # N, causal, mask, packed, stateful
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks; and the interpreter prepares a module once for each launch, not at each call of a helper."""
-    assert tiles.interpreted(), "run by test_triton.py, with TRITON_INTERPRET=1"
+    assert tiles.tiles_interpreted(), "run by test_triton.py, with TRITON_INTERPRET=1"
     prepared: set[int] = set()
     launch = interpreter.GridExecutor.__call__
 
@@ -54,7 +54,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", start)
     monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call)
     monkeypatch.setattr(tiles, "SPAN", 32)
-    monkeypatch.setattr(linear_kernel, "sizes", lambda dtype, D, E: (16, 16, 16, 4))
+    monkeypatch.setattr(linear_kernel, "linear_kernel_sizes", lambda dtype, D, E: (16, 16, 16, 4))
 
 
 def draw(N: int, D: int = 9, E: int = 20, positive: bool = False, scale: float = 1.0) -> list[Tensor]:
@@ -190,4 +190,4 @@ def test_operators_are_declared_rightly() -> None:
 
 def test_it_is_never_chosen_for_the_cpu() -> None:
     x = torch.randn(1, 1, 4, 8, dtype=torch.bfloat16)
-    assert no_triton("cpu") == "" and choose_kernel("linear_attention", x, x, None) == "torch"
+    assert no_triton_backend("cpu") == "" and choose_kernel_backend("linear_attention", x, x, None) == "torch"

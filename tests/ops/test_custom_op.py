@@ -6,11 +6,11 @@ from torch import Tensor
 
 from linnet.errors import UnsupportedError
 from linnet.ops import block_attention, exp_attention, linear_attention
-from linnet.ops.backend import no_kernels
+from linnet.ops.backend import no_cpu_backend
 from linnet.ops.rms import srms
 
 OPS = pytest.mark.parametrize("op", [linear_attention, exp_attention])
-needs_kernels = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+needs_kernels = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 
 
 def draw() -> tuple[Tensor, Tensor, Tensor]:
@@ -22,7 +22,7 @@ def draw() -> tuple[Tensor, Tensor, Tensor]:
 def test_eager_calls_and_the_custom_op_give_the_same_bits(op, monkeypatch) -> None:
     results = []
     for watched in (False, True):
-        monkeypatch.setattr("linnet.ops.custom_op.is_plain", lambda *args, watched=watched: not watched)
+        monkeypatch.setattr("linnet.ops.custom_op.custom_op_is_plain", lambda *args, watched=watched: not watched)
         torch.manual_seed(0)
         inputs = [x.requires_grad_() for x in draw()]
         o = op(*inputs)

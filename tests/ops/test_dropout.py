@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from linnet.models.dropout import Dropout
-from linnet.ops.backend import no_kernels
+from linnet.ops.backend import no_cpu_backend
 from linnet.ops.cpu import dropout as on_cpu
 from linnet.ops.cpu.arguments import SMALL
 from linnet.ops.dropout import dropout
-from linnet.ops.hashing import hashed
+from linnet.ops.hashing import hash_coordinates
 
-needs_kernels = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+needs_kernels = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 
 
 def test_a_share_is_dropped_and_the_rest_is_stretched() -> None:
@@ -64,7 +64,7 @@ def test_the_kernel_drops_what_the_definition_drops() -> None:
             finally:
                 torch.set_num_threads(before)
             place = torch.arange(n)
-            kept = hashed(torch.tensor(7), place // 65536, place % 65536) >= int(0.1 * 2**32)
+            kept = hash_coordinates(torch.tensor(7), place // 65536, place % 65536) >= int(0.1 * 2**32)
             assert (y != 0).equal(kept)
 
 

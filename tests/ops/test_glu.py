@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn.functional import gelu, relu, silu
 
 from linnet.errors import InputError
-from linnet.ops.backend import no_kernels
+from linnet.ops.backend import no_cpu_backend
 from linnet.ops.cpu import glu as on_cpu
 from linnet.ops.glu import ACTIVATIONS, glu
 
 FUNCTIONS = {"silu": silu, "gelu": gelu, "relu": relu}
-needs_kernels = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+needs_kernels = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 
 
 def definition(x: Tensor, act: str) -> Tensor:

@@ -2,47 +2,47 @@
 
 import torch
 
-from linnet.ops.masks import clock, layout, visible
+from linnet.ops.masks import layout_of_masks, masked_clock, visible_mask
 
 CPU = torch.device("cpu")
 
 
 def test_queries_of_another_sequence_have_a_layout_of_their_own() -> None:
-    keys = layout(2, 4, torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]]), None, CPU)
+    keys = layout_of_masks(2, 4, torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]]), None, CPU)
     where = keys.seen_by(3)
     assert where.of_queries.real is None and where.of_queries.position.tolist() == [0, 1, 2]
     assert torch.equal(where.real, keys.real) and keys.of_queries is keys
-    assert visible(where, False).shape == (2, 1, 1, 4)
+    assert visible_mask(where, False).shape == (2, 1, 1, 4)
 
 
 def test_a_plain_row_counts_from_zero() -> None:
-    where = layout(2, 4, None, None, CPU)
+    where = layout_of_masks(2, 4, None, None, CPU)
     assert where.position.tolist() == [0, 1, 2, 3] and where.length == 4
     assert where.real is None and where.run is None
 
 
 def test_positions_count_from_the_first_real_token() -> None:
     mask = torch.tensor([[0, 0, 1, 0, 1, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]])
-    where = layout(3, 6, mask, None, CPU)
+    where = layout_of_masks(3, 6, mask, None, CPU)
     assert where.position.tolist() == [[0, 0, 0, 1, 2, 2], [0, 1, 2, 3, 4, 5], [0] * 6]
     assert where.length.tolist() == [3, 6, 0]
-    assert clock(where, 3).tolist()[2] == [-1] * 6  # no time passes in a row without a real token
+    assert masked_clock(where, 3).tolist()[2] == [-1] * 6  # no time passes in a row without a real token
 
 
 def test_a_segment_is_a_maximal_run() -> None:
     ids = torch.tensor([[5, 5, 2, 2, 5, 5]])
-    where = layout(1, 6, None, ids, CPU)
+    where = layout_of_masks(1, 6, None, ids, CPU)
     assert where.run.tolist() == [[0, 0, 1, 1, 2, 2]] and where.position.tolist() == [[0, 1, 0, 1, 0, 1]]
 
 
 def test_padding_belongs_to_its_neighbor() -> None:
     ids, mask = torch.tensor([[0, 1, 1, 2, 2, 0]]), torch.tensor([[0, 1, 1, 1, 1, 0]])
-    where = layout(1, 6, mask, ids, CPU)
+    where = layout_of_masks(1, 6, mask, ids, CPU)
     assert where.run.tolist() == [[1, 1, 1, 2, 2, 2]] and where.position.tolist() == [[0, 0, 1, 0, 1, 1]]
     assert where.length.tolist() == [2]
 
 
 def test_visible() -> None:
     mask, ids = torch.tensor([[1, 0, 1, 1]]), torch.tensor([[0, 0, 0, 1]])
-    see = visible(layout(1, 4, mask, ids, CPU), causal=True)
+    see = visible_mask(layout_of_masks(1, 4, mask, ids, CPU), causal=True)
     assert see[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 1]]

@@ -107,10 +107,15 @@ def test_an_impossible_choice_is_one_line(op, monkeypatch: pytest.MonkeyPatch) -
 
 def test_it_is_the_choice_for_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for reason, on_gpu in (("", "triton"), ("triton cannot be imported", "torch")):
-        monkeypatch.setattr(backend, "no_triton", lambda device, reason=reason: reason)
-        assert backend.choose("exp_attention", backend.NAMES, None, "tensors are on cuda", "", "cuda") == on_gpu
-        assert backend.choose("exp_attention", backend.NAMES, None, "tensors are bfloat16", "", "cpu") == "torch"
-    assert backend.choose("exp_attention", backend.NAMES, None, "tensors are on cuda", "a width", "cuda") == "torch"
+        monkeypatch.setattr(backend, "no_triton_backend", lambda device, reason=reason: reason)
+        assert backend.choose_backend("exp_attention", backend.NAMES, None, "tensors are on cuda", "", "cuda") == on_gpu
+        assert (
+            backend.choose_backend("exp_attention", backend.NAMES, None, "tensors are bfloat16", "", "cpu") == "torch"
+        )
+    assert (
+        backend.choose_backend("exp_attention", backend.NAMES, None, "tensors are on cuda", "a width", "cuda")
+        == "torch"
+    )
 
 
 def test_triton_is_imported_for_nobody_else() -> None:

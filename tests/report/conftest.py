@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from linnet.cli.app import run as linnet
-from linnet.storage import write_json
+from linnet.cli.app import run_app as linnet
+from linnet.storage import write_json_file
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE = f"""
@@ -38,7 +38,7 @@ def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     (folder / "tiny.toml").write_text(RECIPE)
     assert linnet(["train", str(folder / "tiny.toml"), "--out", str(folder / "tiny"), "--json"]) == 0
-    write_json(folder / "tiny" / "sample.json", {"prompt": "Each ", "text": "Each target", "temperature": 0.5})
+    write_json_file(folder / "tiny" / "sample.json", {"prompt": "Each ", "text": "Each target", "temperature": 0.5})
     return folder / "tiny"
 
 

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from linnet.cli.app import run as linnet
-from linnet.report.page import write_report
-from linnet.storage import write_json
+from linnet.cli.app import run_app as linnet
+from linnet.report.page import write_report_page
+from linnet.storage import write_json_file
 from tests.report.browser import Browser, browser, program
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
@@ -25,14 +25,14 @@ def page(tmp_path_factory, trained):
     found["tokens"][3] = HOSTILE
     found["layers"][1]["name"] = f"layer 1 {HOSTILE}"
     found["layers"][1]["notes"]["entropy"] = HOSTILE
-    write_json(run / "analysis/analysis.json", found)
-    write_report([run], folder / "one.html")
-    write_report([run, trained], folder / "two.html")
+    write_json_file(run / "analysis/analysis.json", found)
+    write_report_page([run], folder / "one.html")
+    write_report_page([run, trained], folder / "two.html")
     text, long = folder / "long.txt", shutil.copytree(trained, folder / "long")
     text.write_text("abcdefghij" * 60)
     options = ["--text", str(text), "--tokens", "600", "--instrument", "attention_map", "--json"]
     assert linnet(["analyze", str(long), *options]) == 0
-    write_report([long], folder / "long.html")
+    write_report_page([long], folder / "long.html")
     return folder
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from linnet.cli.app import run as linnet
+from linnet.cli.app import run_app as linnet
 from linnet.errors import InputError, LinnetError
 from linnet.figures.heatmap import unpack_heatmap
-from linnet.report.page import compare, write_report
-from linnet.report.runs import number
-from linnet.storage import write_json
+from linnet.report.page import compare_report_tables, write_report_page
+from linnet.report.runs import run_number
+from linnet.storage import write_json_file
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} \" ' & &lt;"
 
@@ -57,7 +57,7 @@ class Page(HTMLParser):
 
 
 def page(*folders, out=None) -> Page:
-    return Page(write_report(folders, out))
+    return Page(write_report_page(folders, out))
 
 
 def assert_safe(found: Page) -> None:
@@ -105,7 +105,7 @@ def test_the_parameter_count_is_that_of_the_model(trained, tmp_path):
 
 def test_the_cost_of_layers_is_shown_if_it_was_measured(copy, cost):
     folder = copy("run")
-    write_json(folder / "cost.json", cost)
+    write_json_file(folder / "cost.json", cost)
     found = page(folder)
     assert_safe(found)
     assert len(found.charts) == 7
@@ -118,10 +118,10 @@ def test_hostile_text_stays_text(copy, cost):
     config = (folder / "config.toml").read_text().replace('"causal_lm"', json.dumps(HOSTILE), 1)
     (folder / "config.toml").write_text(config + f'\n["<b>key</b>"]\n"<i>" = {json.dumps(HOSTILE)}\n')
     environment = json.loads((folder / "environment.json").read_text())
-    write_json(folder / "environment.json", {**environment, HOSTILE: HOSTILE})
-    write_json(folder / "sample.json", {"prompt": HOSTILE, "text": HOSTILE * 2, HOSTILE: [HOSTILE]})
+    write_json_file(folder / "environment.json", {**environment, HOSTILE: HOSTILE})
+    write_json_file(folder / "sample.json", {"prompt": HOSTILE, "text": HOSTILE * 2, HOSTILE: [HOSTILE]})
     rows = [{**row, "attention": HOSTILE + row["attention"]} for row in cost["rows"]]
-    write_json(folder / "cost.json", {**cost, "rows": rows})
+    write_json_file(folder / "cost.json", {**cost, "rows": rows})
     other = copy("other")
     for found in (page(folder), page(folder, other, out=folder / "two.html")):
         assert_safe(found)
@@ -174,7 +174,9 @@ def test_runs_with_the_same_name_are_shown_by_path(trained, copy, tmp_path):
 
 
 def test_compare_marks_what_differs():
-    plain, table = compare([{"a": 1, "t": {"x": True, "y": [1.0, 2]}}, {"t": {"x": False, "y": [1.0, 2]}}])
+    plain, table = compare_report_tables(
+        [{"a": 1, "t": {"x": True, "y": [1.0, 2]}}, {"t": {"x": False, "y": [1.0, 2]}}]
+    )
     assert plain == {"name": "", "rows": [{"key": "a", "values": ["1", "–"], "differs": True}]}
     assert table["name"] == "t"
     assert table["rows"][0] == {"key": "x", "values": ["yes", "no"], "differs": True}
@@ -182,14 +184,14 @@ def test_compare_marks_what_differs():
 
 
 def test_numbers_are_finite_numbers():
-    found = [number(value) for value in (1, 2.5, True, "3", None, float("nan"), float("inf"), 10**400)]
+    found = [run_number(value) for value in (1, 2.5, True, "3", None, float("nan"), float("inf"), 10**400)]
     assert found == [1.0, 2.5, None, None, None, None, None, None]
 
 
 def test_a_missing_extra_is_named(trained, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(InputError, match=r"a report needs plotly: pip install '\.\[report\]' in a checkout"):
-        write_report([trained], tmp_path / "r.html")
+        write_report_page([trained], tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
 
 
@@ -198,7 +200,7 @@ def test_files_that_a_killed_report_left_are_removed(copy):
     left = folder / ".linnet-report.html-999999999-0123abcd.tmp"  # no process has such a number
     left.touch()
     os.utime(left, (0, 0))
-    write_report([folder])
+    write_report_page([folder])
     assert not left.exists()
 
 
@@ -206,10 +208,10 @@ def test_a_damaged_file_is_named(copy):
     folder = copy("run")
     (folder / "sample.json").write_text("[1]")
     with pytest.raises(LinnetError, match=r"sample\.json is not a table"):
-        write_report([folder])
+        write_report_page([folder])
     (folder / "sample.json").write_text("{")
     with pytest.raises(LinnetError, match=r"sample\.json is not valid JSON"):
-        write_report([folder])
+        write_report_page([folder])
 
 
 def test_the_command(copy, capsys):
@@ -301,9 +303,9 @@ def test_maps_of_many_heads_are_pooled_further(watched, monkeypatch, tmp_path):
 def test_a_damaged_analysis_is_named(watched, tmp_path, change, line):
     folder = Path(shutil.copytree(watched, tmp_path / "run"))
     found = json.loads((folder / "analysis/analysis.json").read_text())
-    write_json(folder / "analysis/analysis.json", {**found, **change})
+    write_json_file(folder / "analysis/analysis.json", {**found, **change})
     with pytest.raises(LinnetError, match=line) as error:
-        write_report([folder])
+        write_report_page([folder])
     assert "\n" not in str(error.value)
 
 
@@ -314,7 +316,7 @@ def test_malformed_parts_of_an_analysis_are_left_out(watched, tmp_path):
     layer = {"name": HOSTILE, "values": odd, "notes": [HOSTILE], "refused": {"entropy": 7}, "maps": None}
     more = {"length": 3, "layers": [layer], "tokens": [1, HOSTILE], "gradients": {"deviation": ["x", None]}}
     found = json.loads((folder / "analysis/analysis.json").read_text())
-    write_json(folder / "analysis/analysis.json", {**found, **more})
+    write_json_file(folder / "analysis/analysis.json", {**found, **more})
     with (folder / "metrics.jsonl").open("a") as log:
         for relative in (7, [7, HOSTILE, [True]]):
             values = {"entropy": {"relative": relative}, "temperature": 7}

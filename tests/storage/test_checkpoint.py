@@ -14,14 +14,14 @@ from linnet.storage.checkpoint import (
     FILES,
     MANIFEST,
     CheckpointError,
+    checkpoint_steps,
+    checkpoints_to_keep,
     newest_checkpoint,
-    prune,
+    prune_checkpoints,
     read_checkpoint,
     save_checkpoint,
-    steps,
-    to_keep,
 )
-from linnet.storage.files import clean
+from linnet.storage.files import clean_temporary_files
 from linnet.storage.tensors import pack_tensors, unpack_tensors
 from tests.storage.faults import contents, in_child, no_warning, one_line, places, save, temporaries, value
 
@@ -71,7 +71,7 @@ def test_tied_tensors_are_stored_once_and_tied_again(tmp_path):
     assert read.model["head"].data_ptr() == read.model["embed"].data_ptr()
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 7, b"PK\3\4" * 10, b"\xff" * 100, b'\2\0\0\0\0\0\0\0{}more'])
+@pytest.mark.parametrize("data", [b"", b"\0" * 7, b"PK\3\4" * 10, b"\xff" * 100, b"\2\0\0\0\0\0\0\0{}more"])
 def test_bytes_that_are_not_tensors_are_one_line(data):
     with pytest.raises(LinnetError) as error:
         unpack_tensors(bytearray(data), {})
@@ -215,27 +215,27 @@ def test_the_newest_checkpoint_is_chosen_by_number(tmp_path):
     for name in ("step-0200", "step-x", "step-300.bak", ".linnet-step-400.tmp"):
         shutil.copytree(tmp_path / "step-9", tmp_path / name)
     assert newest_checkpoint(tmp_path, no_warning).step == 100
-    assert steps(tmp_path) == [9, 10, 100]
+    assert checkpoint_steps(tmp_path) == [9, 10, 100]
 
 
 def test_the_configuration_decides_how_many_are_kept(tmp_path):
     for step in (5, 10, 15, 20, 25):
         save(tmp_path, step)
-    assert to_keep(tmp_path, 25, 5, last=1) == {5, 25}
-    assert to_keep(tmp_path, 25, None, last=3) == {15, 20, 25}
-    assert to_keep(tmp_path, 25, None, last=1, every=10) == {10, 20, 25}
-    assert to_keep(tmp_path, 25, None, last=100) == {5, 10, 15, 20, 25}
+    assert checkpoints_to_keep(tmp_path, 25, 5, last=1) == {5, 25}
+    assert checkpoints_to_keep(tmp_path, 25, None, last=3) == {15, 20, 25}
+    assert checkpoints_to_keep(tmp_path, 25, None, last=1, every=10) == {10, 20, 25}
+    assert checkpoints_to_keep(tmp_path, 25, None, last=100) == {5, 10, 15, 20, 25}
 
 
 def test_the_last_two_and_the_best_are_kept(tmp_path):
     for step in (5, 10, 15, 20, 25):
         save(tmp_path, step)
-    assert to_keep(tmp_path, 25, None) == {20, 25}
-    prune(tmp_path, to_keep(tmp_path, 25, best=10))
-    assert steps(tmp_path) == [10, 20, 25]
+    assert checkpoints_to_keep(tmp_path, 25, None) == {20, 25}
+    prune_checkpoints(tmp_path, checkpoints_to_keep(tmp_path, 25, best=10))
+    assert checkpoint_steps(tmp_path) == [10, 20, 25]
     save(tmp_path, 22)  # resumed from 20 since 25 was damaged
-    prune(tmp_path, to_keep(tmp_path, 22, best=10))
-    assert steps(tmp_path) == [10, 20, 22]
+    prune_checkpoints(tmp_path, checkpoints_to_keep(tmp_path, 22, best=10))
+    assert checkpoint_steps(tmp_path) == [10, 20, 22]
     assert temporaries(tmp_path) == []
 
 
@@ -252,24 +252,24 @@ def test_a_removal_without_descriptors_is_reported(tmp_path):
             while True:
                 held.append(os.open("/dev/null", os.O_RDONLY))
         os.close(held.pop())
-        os.write(result, prune(tmp_path, {3}).encode())
+        os.write(result, prune_checkpoints(tmp_path, {3}).encode())
 
     os.waitpid(in_child(limited), 0)
     os.close(result)
     assert said.read_text().startswith(f"cannot remove {tmp_path}/.linnet-step-1-")
     assert said.read_text().endswith(": Too many open files")
-    assert steps(tmp_path) == [3]
+    assert checkpoint_steps(tmp_path) == [3]
     assert len(temporaries(tmp_path)) == 2
-    assert clean(tmp_path) == ""
+    assert clean_temporary_files(tmp_path) == ""
     assert temporaries(tmp_path) == []
 
 
 def test_a_checkpoint_set_aside_is_restored(tmp_path):
     (save(tmp_path, 4, value=1.0)).rename(tmp_path / ".linnet-step-4.old")  # killed between the two renames
-    clean(tmp_path)
+    clean_temporary_files(tmp_path)
     assert value(newest_checkpoint(tmp_path, no_warning)) == 1.0
     save(tmp_path, 5).rename(tmp_path / ".linnet-step-4.old")  # killed after them
-    clean(tmp_path)
+    clean_temporary_files(tmp_path)
     assert value(newest_checkpoint(tmp_path, no_warning)) == 1.0
     assert temporaries(tmp_path) == []
 

@@ -9,7 +9,16 @@ import pytest
 
 from linnet.errors import LinnetError
 from linnet.storage.checkpoint import read_checkpoint
-from linnet.storage.files import IDLE, beside, clean, read_json, temporary_name, write_atomic, write_json, write_text
+from linnet.storage.files import (
+    IDLE,
+    clean_temporary_files,
+    file_beside,
+    read_json_file,
+    temporary_file_name,
+    write_file_atomic,
+    write_json_file,
+    write_text_file,
+)
 from tests.storage.faults import calls_of, fail_at, in_child, no_space, one_line, save, temporaries, value
 
 
@@ -21,11 +30,11 @@ def test_only_our_leftovers_are_cleaned(tmp_path):
     (tmp_path / ".linnet-step-5-1-ab.tmp").mkdir()
     (tmp_path / ".linnet-step-5-1-ab.tmp" / "model.safetensors").write_text("x")
     (tmp_path / ".linnet-config.toml-1-ab.tmp").write_text("x")
-    clean(tmp_path, older_than=60)
+    clean_temporary_files(tmp_path, older_than=60)
     assert len(temporaries(tmp_path)) == 3
-    clean(tmp_path)
+    clean_temporary_files(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(theirs)
-    clean(tmp_path / "absent")
+    clean_temporary_files(tmp_path / "absent")
 
 
 def test_in_a_shared_folder_files_of_a_living_process_stay(tmp_path):
@@ -49,7 +58,7 @@ def test_in_a_shared_folder_files_of_a_living_process_stay(tmp_path):
     os.utime(tmp_path / names["new"])
     os.utime(tmp_path / names["busy"] / "model.safetensors")
     try:
-        assert clean(tmp_path, IDLE, shared=True) == ""
+        assert clean_temporary_files(tmp_path, IDLE, shared=True) == ""
     finally:
         os.kill(living, signal.SIGKILL)
         os.waitpid(living, 0)
@@ -63,7 +72,7 @@ def test_a_removal_that_fails_is_named(tmp_path, monkeypatch):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("shutil.rmtree", full)
-    assert clean(tmp_path) == f"cannot remove {tmp_path}/.linnet-step-5-1-ab.tmp: Too many open files"
+    assert clean_temporary_files(tmp_path) == f"cannot remove {tmp_path}/.linnet-step-5-1-ab.tmp: Too many open files"
 
 
 def test_only_regular_files_are_read(tmp_path):
@@ -71,7 +80,7 @@ def test_only_regular_files_are_read(tmp_path):
     (tmp_path / "endless").symlink_to("/dev/zero")
     for name in ("pipe", "endless"):
         with pytest.raises(LinnetError) as error:
-            read_json(tmp_path / name)
+            read_json_file(tmp_path / name)
         assert one_line(error) == f"cannot read {tmp_path / name}: it is not a regular file"
 
 
@@ -84,18 +93,18 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
 @pytest.mark.parametrize("old", [b"old", None])
 def test_write_atomic_gives_the_old_or_the_new_file(tmp_path, old):
     path = tmp_path / "config.toml"
-    for call in range(calls_of(lambda: write_atomic(tmp_path / "count", b"new"))):
+    for call in range(calls_of(lambda: write_file_atomic(tmp_path / "count", b"new"))):
         path.unlink(missing_ok=True)
         if old is not None:
             path.write_bytes(old)
         with pytest.MonkeyPatch.context() as patch:
             fail_at(patch, call, no_space)
             with pytest.raises(LinnetError) as error:
-                write_atomic(path, b"new")
+                write_file_atomic(path, b"new")
         assert one_line(error) == f"cannot write {path}: No space left on device"
         assert (path.read_bytes() if path.exists() else None) in (old, b"new")
         assert temporaries(tmp_path) == []
-    write_text(path, "größer\n")
+    write_text_file(path, "größer\n")
     assert path.read_text(encoding="utf-8") == "größer\n"
 
 
@@ -104,27 +113,27 @@ def test_a_temporary_name_is_beside_its_path_in_any_spelling(tmp_path, monkeypat
     inside.mkdir()
     monkeypatch.chdir(inside)
     for path, parent in ((Path("."), tmp_path), (Path("new"), inside), (Path("../new"), tmp_path)):
-        found = temporary_name(path)
+        found = temporary_file_name(path)
         assert found.parent.resolve() == parent
         assert found.match(".linnet-*.tmp")
-    write_text("new", "text")
+    write_text_file("new", "text")
     assert [path.name for path in inside.iterdir()] == ["new"]
 
 
 def test_text_and_json_files(tmp_path):
     path = tmp_path / "environment.json"
-    write_json(path, {"b": 1, "a": [0.1, "ü", None]})
-    assert read_json(path) == {"a": [0.1, "ü", None], "b": 1}
+    write_json_file(path, {"b": 1, "a": [0.1, "ü", None]})
+    assert read_json_file(path) == {"a": [0.1, "ü", None], "b": 1}
     with pytest.raises(LinnetError, match=r"environment.json.a is nan"):
-        write_json(path, {"a": float("nan")})
-    assert read_json(path)["b"] == 1
+        write_json_file(path, {"a": float("nan")})
+    assert read_json_file(path)["b"] == 1
     path.write_text("{")
     with pytest.raises(LinnetError, match="is not valid JSON"):
-        read_json(path)
+        read_json_file(path)
     with pytest.raises(LinnetError, match=r"cannot read .*absent: No such file or directory"):
-        read_json(tmp_path / "absent")
+        read_json_file(tmp_path / "absent")
     with pytest.raises(LinnetError, match=r"cannot write .*file: No such file or directory"):
-        write_text(tmp_path / "absent" / "file", "x")
+        write_text_file(tmp_path / "absent" / "file", "x")
 
 
 def test_no_permission(tmp_path):
@@ -135,7 +144,7 @@ def test_no_permission(tmp_path):
     def forbidden():
         if os.geteuid() == 0:
             os.setuid(65534)  # the superuser may write anywhere
-        for action in (lambda: write_text(folder / "file", "x"), lambda: save(folder, 1)):
+        for action in (lambda: write_text_file(folder / "file", "x"), lambda: save(folder, 1)):
             try:
                 action()
             except LinnetError as error:
@@ -150,9 +159,9 @@ def test_no_permission(tmp_path):
 
 
 def test_a_file_beside_a_folder_keeps_the_full_name(tmp_path, monkeypatch):
-    assert beside(Path("runs/study"), ".md") == Path("runs/study.md")
-    assert beside(Path("runs/study-0.1"), ".md") == Path("runs/study-0.1.md")  # not that of study-0
+    assert file_beside(Path("runs/study"), ".md") == Path("runs/study.md")
+    assert file_beside(Path("runs/study-0.1"), ".md") == Path("runs/study-0.1.md")  # not that of study-0
     (tmp_path / "here" / "deeper").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here" / "deeper")
-    assert beside(Path(), ".md") == tmp_path / "here" / "deeper.md"
-    assert beside(Path(".."), ".md") == tmp_path / "here.md"
+    assert file_beside(Path(), ".md") == tmp_path / "here" / "deeper.md"
+    assert file_beside(Path(".."), ".md") == tmp_path / "here.md"

@@ -11,8 +11,16 @@ import pytest
 import torch
 
 from linnet.errors import LinnetError
-from linnet.storage.checkpoint import FILES, MANIFEST, newest_checkpoint, prune, save_checkpoint, steps, to_keep
-from linnet.storage.files import clean
+from linnet.storage.checkpoint import (
+    FILES,
+    MANIFEST,
+    checkpoint_steps,
+    checkpoints_to_keep,
+    newest_checkpoint,
+    prune_checkpoints,
+    save_checkpoint,
+)
+from linnet.storage.files import clean_temporary_files
 from tests.storage.faults import (
     calls_of,
     fail_at,
@@ -45,12 +53,12 @@ def test_no_failing_system_call_leaves_a_torn_checkpoint(tmp_path, failure, repl
                 failed = error
         found = value(newest_checkpoint(folder, no_warning))
         assert found in ((1.0, 7.0) if failed else (7.0,))
-        assert 1 in steps(folder)
+        assert 1 in checkpoint_steps(folder)
         if isinstance(failed, LinnetError):
             assert str(failed) == f"cannot write {folder}/step-{step}: No space left on device"
             assert temporaries(folder) == []
         outcomes.append((found, failed is None))
-        clean(folder)
+        clean_temporary_files(folder)
         assert temporaries(folder) == []
         assert value(newest_checkpoint(folder, no_warning)) == found
     assert len(outcomes) > 20
@@ -73,7 +81,7 @@ def test_no_kill_at_any_system_call_leaves_a_torn_checkpoint(tmp_path, replaces)
                 save(folder, step, value=7.0)
 
         assert os.WTERMSIG(os.waitpid(in_child(doomed), 0)[1]) == signal.SIGKILL
-        clean(folder)
+        clean_temporary_files(folder)
         assert temporaries(folder) == []
         seen.add(value(newest_checkpoint(folder, no_warning)))
     assert seen == {1.0, 7.0}
@@ -105,11 +113,11 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch
 
 def test_kills_at_random_moments_of_a_run(tmp_path):
     def run(folder):
-        clean(folder)
+        clean_temporary_files(folder)
         newest = newest_checkpoint(folder, no_warning)
         for step in range(newest.step + 1 if newest else 1, 10_000):
             save(folder, step)
-            prune(folder, to_keep(folder, step, best=1))
+            prune_checkpoints(folder, checkpoints_to_keep(folder, step, best=1))
 
     start = time.perf_counter()
     save(tmp_path / "timed", 1)
@@ -126,7 +134,7 @@ def test_kills_at_random_moments_of_a_run(tmp_path):
         assert step == 0 or value(newest) == step
         last = step
     assert last > 5
-    clean(tmp_path)
+    clean_temporary_files(tmp_path)
     assert temporaries(tmp_path) == []
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from linnet.cli.app import run
+from linnet.cli.app import run_app
 from linnet.errors import InputError, LinnetError
-from linnet.storage.repair import repair
+from linnet.storage.repair import repair_run
 from tests.storage.faults import contents, save
 
 
@@ -19,25 +19,25 @@ def test_damaged_checkpoints_are_set_aside_and_leftovers_removed(tmp_path, capsy
     for step in (1, 3):
         (checkpoints / f"step-{step}/model.safetensors").write_bytes(b"damage")
     broken = contents(checkpoints / "step-3")
-    found = repair(tmp_path)
+    found = repair_run(tmp_path)
     assert found.removed == [f"checkpoints/{left.name}"]
     assert list(found.damaged) == ["damaged/step-1", "damaged/step-3"]
     assert "model.safetensors is damaged" in found.damaged["damaged/step-3"]
     assert (found.steps, found.failure) == ([2], "")
     assert contents(tmp_path / "damaged/step-3") == broken
     assert contents(checkpoints / "step-2") == whole
-    assert repair(tmp_path) == ([], {}, [2], "")
+    assert repair_run(tmp_path) == ([], {}, [2], "")
     save(checkpoints, 3)
     (checkpoints / "step-3/manifest.json").unlink()
-    assert list(repair(tmp_path).damaged) == ["damaged/step-3.1"]
+    assert list(repair_run(tmp_path).damaged) == ["damaged/step-3.1"]
     assert contents(tmp_path / "damaged/step-3") == broken
-    assert run(["repair", str(tmp_path)]) == 0
+    assert run_app(["repair", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"whole: step 2; `linnet resume {tmp_path}` goes on from the newest\n"
 
 
 def test_what_is_no_run_is_one_line(tmp_path):
     with pytest.raises(InputError, match=r"is not a run: it has no config.toml"):
-        repair(tmp_path)
+        repair_run(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -49,6 +49,6 @@ def test_nothing_leaves_the_run_through_a_link(tmp_path):
     (folder / "checkpoints/step-1/model.safetensors").write_bytes(b"damage")
     (folder / "damaged").symlink_to(outside)
     with pytest.raises(LinnetError, match=r"^cannot move .*step-1: .*damaged is a symbolic link$"):
-        repair(folder)
+        repair_run(folder)
     assert list(outside.iterdir()) == []
     assert (folder / "checkpoints/step-1").is_dir()

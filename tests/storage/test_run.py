@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from linnet.errors import LinnetError
-from linnet.storage.run import MetricsLog, RunLock, check_metrics, read_metrics
+from linnet.storage.run import MetricsLog, RunLock, check_run_metrics, read_run_metrics
 from tests.storage.faults import in_child, no_warning, one_line
 
 
@@ -116,7 +116,7 @@ def test_the_log_of_an_interrupted_run_is_that_of_an_uninterrupted_one(tmp_path)
         if sum(b'"valid"' in line for line in whole[:torn].split(b"\n")[:-1]) >= 1:
             run(path, 3, 12)
             assert path.read_bytes() == whole
-    assert [record["step"] for record in read_metrics(path)][:4] == [1, 2, 3, 3]
+    assert [record["step"] for record in read_run_metrics(path)][:4] == [1, 2, 3, 3]
 
 
 def test_the_mark_of_a_log_is_that_of_its_bytes(tmp_path):
@@ -131,7 +131,7 @@ def test_the_mark_of_a_log_is_that_of_its_bytes(tmp_path):
     for mark in marks:
         data = whole[: mark["size"]]
         assert mark == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        check_metrics(path, mark)
+        check_run_metrics(path, mark)
     log = MetricsLog(path, 1, marks[1])
     assert log.sync() == marks[1]
     log.append({"step": 2})
@@ -141,20 +141,20 @@ def test_the_mark_of_a_log_is_that_of_its_bytes(tmp_path):
     with pytest.raises(LinnetError, match="is damaged"):
         MetricsLog(path, 3, marks[3])
     assert path.read_bytes() == whole[: marks[2]["size"]]
-    check_metrics(tmp_path / "absent", None)
-    check_metrics(tmp_path / "absent", marks[0])
+    check_run_metrics(tmp_path / "absent", None)
+    check_run_metrics(tmp_path / "absent", marks[0])
 
 
 def test_the_log_holds_valid_json_only(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    assert read_metrics(path) == []
+    assert read_run_metrics(path) == []
     log = MetricsLog(path)
     log.append({"step": 1, "loss": float("nan"), "norm": float("inf"), "lr": 0.5})
     log.close()
     record = json.loads(path.read_text(), parse_constant=no_warning)
     assert record == {"step": 1, "loss": None, "norm": None, "lr": 0.5}
     path.write_bytes(path.read_bytes() + b'nonsense\n[1]\n{"step": 2}\n{"step": 3')
-    assert [record["step"] for record in read_metrics(path)] == [1, 2]
+    assert [record["step"] for record in read_run_metrics(path)] == [1, 2]
 
 
 def test_a_full_disk_under_the_log_is_one_line():

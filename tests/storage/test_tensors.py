@@ -20,7 +20,7 @@ def packed(tensors):
 
 def test_the_bytes_are_those_of_the_safetensors_library():
     types = [getattr(torch, name) for name in TYPES.values()]
-    tensors = {f"{dtype}.ü\n\"{n}": torch.arange(n).to(dtype) for dtype in types for n in (5, 0, 3)}
+    tensors = {f'{dtype}.ü\n"{n}': torch.arange(n).to(dtype) for dtype in types for n in (5, 0, 3)}
     tensors |= {"scalar": torch.tensor(3.5), "deep": torch.randn(2, 3, 4), "turned": torch.randn(4, 3).mT}
     data, tied = packed(tensors)
     assert tied == {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from linnet.studies.claims import FAILS, HOLDS, OPEN, Comparison, claims_table, compare_rows
+from linnet.studies.claims import FAILS, HOLDS, OPEN, Comparison, claims_of_rows, claims_table
 
 CLAIM = Comparison("A is lower than B", "A", "B")
 
@@ -18,28 +18,28 @@ CLAIM = Comparison("A is lower than B", "A", "B")
     ],
 )
 def test_verdicts(a, b, verdict):
-    (claim,) = compare_rows([CLAIM], {"A": a, "B": b})
+    (claim,) = claims_of_rows([CLAIM], {"A": a, "B": b})
     assert claim.verdict == verdict
 
 
 def test_the_evidence_has_the_numbers():
-    (claim,) = compare_rows([CLAIM], {"A": [1.0, 1.1, 1.2], "B": [2.0, 2.1, 2.2]})
+    (claim,) = claims_of_rows([CLAIM], {"A": [1.0, 1.1, 1.2], "B": [2.0, 2.1, 2.2]})
     assert claim.evidence == "A 1.10 (3 seeds), B 2.10 (3 seeds); difference 1.00 ± 0.08 (standard error)"
-    (claim,) = compare_rows([CLAIM], {"A": [1.0], "B": [2.0, 2.2]}, digits=1)
+    (claim,) = claims_of_rows([CLAIM], {"A": [1.0], "B": [2.0, 2.2]}, digits=1)
     assert claim.evidence == "A 1.0 (1 seed), B 2.1 (2 seeds); one seed has no standard error"
 
 
 def test_a_confounded_claim_stays_open_and_names_the_confound():
     mixed = CLAIM._replace(confound="B has another norm")
-    (claim,) = compare_rows([mixed], {"A": [1.0, 1.1], "B": [9.0, 9.1]})
+    (claim,) = claims_of_rows([mixed], {"A": [1.0, 1.1], "B": [9.0, 9.1]})
     assert (claim.verdict, claim.evidence.endswith("; B has another norm")) == (OPEN, True)
 
 
 def test_a_claim_about_rows_that_are_not_there_is_left_out():
-    assert compare_rows([CLAIM], {"A": [1.0]}) == []
+    assert claims_of_rows([CLAIM], {"A": [1.0]}) == []
 
 
 def test_claims_are_a_table_of_words():
-    lines = claims_table(compare_rows([CLAIM], {"A": [1.0], "B": [2.0]})).to_markdown().splitlines()
+    lines = claims_table(claims_of_rows([CLAIM], {"A": [1.0], "B": [2.0]})).to_markdown().splitlines()
     assert lines[:2] == ["| claim | here | evidence |", "| --- | --- | --- |"]
     assert lines[2].startswith(f"| A is lower than B | {OPEN} |")

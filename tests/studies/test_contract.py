@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from linnet.cli.app import run as linnet
+from linnet.cli.app import run_app as linnet
 from linnet.errors import InputError, LinnetError
-from linnet.figures.figure import read_metadata
+from linnet.figures.figure import read_figure_metadata
 from linnet.registry import STUDY
-from linnet.studies.base import OWNER, SOURCE, maps_name
+from linnet.studies.base import OWNER, SOURCE, study_maps_name
 from linnet.studies.claims import FAILS, HOLDS, OPEN
 from linnet.studies.records import records_sha256
 
@@ -73,9 +73,9 @@ def test_committed_pages_match_their_records(place, name):
     study, picture = STUDY[name](), RESULTS / f"{place}.png"
     records = study.read(RESULTS / place)
     assert study.rendered(records, picture.name) in (RESULTS / f"{place}.md").read_text()
-    pictures = [picture, *([picture.with_name(maps_name(picture.name))] if study.maps(records) else [])]
+    pictures = [picture, *([picture.with_name(study_maps_name(picture.name))] if study.maps(records) else [])]
     for drawn in pictures:
-        about = read_metadata(drawn)
+        about = read_figure_metadata(drawn)
         assert (about[OWNER], about[SOURCE]) == (name, records_sha256(records))
 
 

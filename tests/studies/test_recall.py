@@ -8,12 +8,12 @@ from PIL import Image
 
 import linnet
 from linnet.errors import LinnetError
-from linnet.figures.figure import to_plotly
+from linnet.figures.figure import figure_to_plotly
 from linnet.registry import STUDY
 from linnet.screen import Screen
-from linnet.storage import write_json
+from linnet.storage import write_json_file
 from linnet.studies.base import Request
-from linnet.studies.recall import by_mechanism
+from linnet.studies.recall import recall_by_mechanism
 from linnet.studies.records import records_sha256
 from linnet.studies.trained import Scale
 
@@ -58,8 +58,8 @@ def test_the_table_has_the_mean_and_the_range():
 
 
 def test_the_best_comes_first():
-    assert list(by_mechanism(RECORDS)) == ["softmax", "elu"]
-    assert [run["seed"] for run in by_mechanism(RECORDS)["softmax"]] == [0, 1]
+    assert list(recall_by_mechanism(RECORDS)) == ["softmax", "elu"]
+    assert [run["seed"] for run in recall_by_mechanism(RECORDS)["softmax"]] == [0, 1]
 
 
 def test_the_figure_is_accuracy_against_pairs():
@@ -71,7 +71,7 @@ def test_the_figure_is_accuracy_against_pairs():
 
 def test_eleven_mechanisms_have_distinct_colors():
     (figure,) = STUDIED.figures([record(name, 0, [0.9, 0.1]) for name in NAMES], "")
-    traces = to_plotly(figure)["data"]
+    traces = figure_to_plotly(figure)["data"]
     assert len({trace["marker"]["symbol"] for trace in traces}) == len(NAMES)
     assert len({(trace["line"]["color"], trace["line"]["dash"]) for trace in traces}) == len(NAMES)
 
@@ -89,7 +89,7 @@ def test_a_page_and_a_picture_are_made_of_the_records(tmp_path):
     folder.mkdir()
     records = [record(name, seed, [1 - i / 20, 0.9 - i / 15]) for i, name in enumerate(NAMES) for seed in range(2)]
     for i, one in enumerate(records):
-        write_json(folder / f"{i:02}.json", one)
+        write_json_file(folder / f"{i:02}.json", one)
     page, picture = STUDIED.render(folder, "cpu")
     text = page.read_text()
     assert STUDIED.to_markdown(records) in text

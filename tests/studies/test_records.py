@@ -14,26 +14,26 @@ from linnet.models.presets import preset
 from linnet.studies import records
 from linnet.studies.records import (
     SCHEMA,
-    code_version,
-    one_line_damage,
+    one_line_record_damage,
     read_records,
-    resolved_model,
-    stamp,
-    study_of,
+    record_code_version,
+    record_resolved_model,
+    stamp_record,
+    study_of_record,
 )
 
 
 @pytest.fixture
 def fresh():
-    code_version.cache_clear()
+    record_code_version.cache_clear()
     yield
-    code_version.cache_clear()
+    record_code_version.cache_clear()
 
 
 def test_a_record_carries_its_schema_study_kind_and_code():
-    found = stamp("recall", "trained", "linnet reproduce recall --scale cpu")
+    found = stamp_record("recall", "trained", "linnet reproduce recall --scale cpu")
     assert (found["schema"], found["study"], found["kind"]) == (2, "recall", "trained")
-    assert found["code"] == code_version()
+    assert found["code"] == record_code_version()
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_record_carries_its_schema_study_kind_and_code():
     ],
 )
 def test_an_early_record_names_its_study_in_its_command(record, study):
-    assert study_of(record) == study
+    assert study_of_record(record) == study
 
 
 def git(folder: Path, *words: str) -> None:
@@ -62,41 +62,44 @@ def test_the_code_is_a_commit_in_a_checkout_and_a_version_elsewhere(tmp_path, mo
     (tmp_path / "recipes").mkdir()
     (tmp_path / "linnet/__init__.py").write_text("")
     monkeypatch.setattr(records, "PACKAGE", tmp_path / "linnet")
-    assert code_version() == linnet.__version__
+    assert record_code_version() == linnet.__version__
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "first")
     (tmp_path / "notes.md").write_text("no code")
-    code_version.cache_clear()
-    assert re.fullmatch(r"[0-9a-f]{40}", code_version())
+    record_code_version.cache_clear()
+    assert re.fullmatch(r"[0-9a-f]{40}", record_code_version())
     (tmp_path / "linnet/__init__.py").write_text("changed = True\n")
-    code_version.cache_clear()
-    assert re.fullmatch(r"[0-9a-f]{40}\+changes", code_version())
+    record_code_version.cache_clear()
+    assert re.fullmatch(r"[0-9a-f]{40}\+changes", record_code_version())
     shutil.rmtree(tmp_path / ".git")
     (tmp_path / ".git").mkdir()  # damaged
-    code_version.cache_clear()
-    assert code_version() == linnet.__version__
+    record_code_version.cache_clear()
+    assert record_code_version() == linnet.__version__
 
 
 def test_the_model_has_every_option_of_every_layer():
-    found = resolved_model(preset("transnormer_t2_lm_small"))
+    found = record_resolved_model(preset("transnormer_t2_lm_small"))
     assert set(found["options"]) == {"diag", "norm"}
     assert found["options"]["norm"]["phi"] == "1+elu"
     assert {"positions", "xnorm"} <= found["options"]["norm"].keys()  # at their defaults
     assert found["options"]["diag"]["block"] == 64
     assert found["ffn_width"] == 512
     both = preset("transnormer_t2_lm_small", layers=["diag+norm", "softmax"])
-    assert set(resolved_model(both)["options"]) == {"diag", "norm", "softmax"}
+    assert set(record_resolved_model(both)["options"]) == {"diag", "norm", "softmax"}
 
 
 def test_damage_is_one_line_that_names_the_places():
-    with pytest.raises(LinnetError, match="a or b is damaged: KeyError: 'test'"), one_line_damage(Path("a"), Path("b")):
+    with (
+        pytest.raises(LinnetError, match="a or b is damaged: KeyError: 'test'"),
+        one_line_record_damage(Path("a"), Path("b")),
+    ):
         {}["test"]
 
 
 @pytest.mark.parametrize("schema", [SCHEMA + 1, 0, "2", None])
 def test_a_record_of_a_later_schema_is_one_line(schema, tmp_path):
-    record = {**stamp("recall", "trained", "linnet reproduce recall --scale cpu"), "schema": schema}
+    record = {**stamp_record("recall", "trained", "linnet reproduce recall --scale cpu"), "schema": schema}
     (tmp_path / "x.json").write_text(json.dumps(record))
     with pytest.raises(LinnetError, match=f"x.json has schema {schema!r}: this linnet reads records up to schema 2"):
         read_records(tmp_path, "recall")

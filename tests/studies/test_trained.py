@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from linnet.errors import InputError, LinnetError
-from linnet.figures.figure import read_metadata
+from linnet.figures.figure import read_figure_metadata
 from linnet.registry import STUDY
 from linnet.screen import Screen
 from linnet.studies.base import Request
 from linnet.studies.perplexity import Perplexity
-from linnet.studies.records import code_version, records_sha256
+from linnet.studies.records import record_code_version, records_sha256
 from linnet.studies.trained import Row, Scale
 from linnet.train.run import start_run
 
@@ -88,7 +88,7 @@ def test_a_study_resumes_and_renders(tiny: Perplexity, tmp_path: Path) -> None:
     assert all(r["tokens"] == 4 * 8 * 128 and len(r["curve"]) == 4 and r["test"]["split"] == "test" for r in records)
     assert str(tmp_path) not in json.dumps(records)  # no path of this machine
     page, picture = tmp_path / "results.md", tmp_path / "results.png"
-    about = read_metadata(picture)
+    about = read_figure_metadata(picture)
     assert (about["linnet-study"], about["linnet-results"]) == ("tiny", records_sha256(records))
     assert tiny.to_markdown(records) in page.read_text()
     assert page.read_text().startswith("# A tiny study (cpu scale)\n")
@@ -101,7 +101,7 @@ def test_a_record_says_what_it_is(tiny: Perplexity, tmp_path: Path) -> None:
     tiny.make(Request(only=("T2-seed1",)), tmp_path / "runs", tmp_path / "results", QUIET)
     (record,) = tiny.read(tmp_path / "results")
     assert (record["schema"], record["study"], record["kind"]) == (2, "tiny", "trained")
-    assert record["code"] == code_version()
+    assert record["code"] == record_code_version()
     assert record["command"] == "linnet reproduce tiny --scale cpu"
     assert record["model"]["layers"] == ["diag", "diag", "norm", "norm"]
     assert record["model"]["options"]["norm"] == {**record["model"]["options"]["norm"], "phi": "1+elu", "xnorm": "srms"}

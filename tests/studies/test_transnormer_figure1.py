@@ -3,7 +3,7 @@
 import pytest
 
 from linnet.errors import LinnetError
-from linnet.figures.figure import save_figures, to_plotly
+from linnet.figures.figure import figure_to_plotly, save_figures
 from linnet.studies.transnormer_figure1 import figure1_circles
 
 
@@ -21,7 +21,7 @@ def test_circles_hold_score_speed_and_memory(scores, speeds):
     assert found["T2"] == ([5.0], [47.5], [1_000_000])
     assert found["vanilla"] == ([1.0], [25.0], [4_000_000])
     small, large = (trace["marker"]["size"][0] for trace in sorted(
-        to_plotly(figure)["data"], key=lambda trace: trace["marker"]["size"][0]
+        figure_to_plotly(figure)["data"], key=lambda trace: trace["marker"]["size"][0]
     ))  # fmt: skip
     assert large / small == pytest.approx(2)  # areas are as 4 to 1
     with pytest.raises(LinnetError, match="no row of 4,096 tokens"):

@@ -9,7 +9,7 @@ from PIL import Image
 
 from linnet.figures.heatmap import pack_heatmap, save_heatmaps, unpack_heatmap
 from linnet.registry import STUDY
-from linnet.studies.base import maps_name
+from linnet.studies.base import study_maps_name
 from linnet.studies.claims import OPEN
 
 STUDIED = STUDY["transnormer-figure2"]()
@@ -35,7 +35,7 @@ def test_each_committed_system_has_its_maps():
 
 def test_the_committed_maps_are_on_their_page():
     records = STUDIED.read(FOLDER)
-    link = f"![attention maps: first layer and last layer]({maps_name(PICTURE)})"
+    link = f"![attention maps: first layer and last layer]({study_maps_name(PICTURE)})"
     assert link in STUDIED.rendered(records, PICTURE)
     assert link in FOLDER.with_suffix(".md").read_text()
 

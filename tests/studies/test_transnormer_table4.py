@@ -7,7 +7,7 @@ import pytest
 from linnet.models.presets import preset
 from linnet.registry import STUDY
 from linnet.studies.claims import HOLDS, OPEN
-from linnet.studies.trained import planned_model
+from linnet.studies.trained import planned_trained_model
 
 STUDIED = STUDY["transnormer-table4"]()
 FOLDER = Path(__file__).parents[2] / "docs/results/transnormer-table4-cpu"
@@ -15,7 +15,9 @@ FOLDER = Path(__file__).parents[2] / "docs/results/transnormer-table4-cpu"
 
 def test_vanilla_in_the_t2_frame_has_the_frame_of_t2_at_each_scale():
     for scale, width in (("cpu", 512), ("paper", 1365)):
-        models = {study_run.row.name: planned_model(study_run.config) for study_run in STUDIED.study_runs(scale)}
+        models = {
+            study_run.row.name: planned_trained_model(study_run.config) for study_run in STUDIED.study_runs(scale)
+        }
         framed, t2 = models["vanilla in the T2 frame"], models["T2"]
         assert framed.ffn_width == t2.ffn_width == width
         assert (framed.norm, framed.ffn, framed.activation) == (t2.norm, t2.ffn, t2.activation)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from linnet.errors import InputError
-from linnet.figures.figure import read_metadata
+from linnet.figures.figure import read_figure_metadata
 from linnet.report.runs import SavedRun
 from linnet.studies.unfinished import render_unfinished, unfinished_figures, unfinished_table
 
@@ -52,5 +52,5 @@ def test_their_picture_is_never_written_over_that_of_a_study(tmp_path: Path) -> 
     (tmp_path / "runs.png").unlink()
     for _ in range(2):  # their own they may write again
         assert render_unfinished(RUNS, tmp_path / "runs", "title") == (tmp_path / "runs.md", tmp_path / "runs.png")
-    assert read_metadata(tmp_path / "runs.png")["linnet-study"] == "unfinished runs"
+    assert read_figure_metadata(tmp_path / "runs.png")["linnet-study"] == "unfinished runs"
     assert render_unfinished([], tmp_path / "none", "title") == ()

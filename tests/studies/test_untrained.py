@@ -2,7 +2,7 @@
 
 import pytest
 
-from linnet.cli.app import run as linnet
+from linnet.cli.app import run_app as linnet
 from linnet.registry import STUDY
 
 COMPUTED = [name for name in STUDY.names() if STUDY[name].kind == "computed"]

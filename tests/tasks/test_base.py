@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from linnet.config import DataSettings, data_settings, load_recipe, parse_config
+from linnet.config import DataSettings, config_data_class, load_recipe_config, parse_config
 from linnet.errors import InputError
 from linnet.registry import TASK
 
@@ -14,7 +14,7 @@ from linnet.registry import TASK
 def test_a_task_declares_its_data_table_and_its_checkpoint(name):
     task = TASK[name]
     assert issubclass(task.Data, DataSettings)
-    assert data_settings(name) is task.Data
+    assert config_data_class(name) is task.Data
     assert task.Data().context >= 3
     assert task.scored == ("best" if name.startswith("lra/") else "last")
     with pytest.raises(InputError, match="unknown key of data 'contxt': did you mean 'context'"):
@@ -25,7 +25,9 @@ def test_a_task_declares_its_data_table_and_its_checkpoint(name):
 def test_the_paths_of_a_task_are_text_as_they_stand(name):
     paths = TASK[name].Data.paths()
     assert set(paths) <= {"path", "valid_path", "test_path", "tokenizer_path", "cache"}
-    data = load_recipe("smoke", ["task=causal_lm", f"task={name}", "data={}", *(f"data.{path}=2024" for path in paths)])
+    data = load_recipe_config(
+        "smoke", ["task=causal_lm", f"task={name}", "data={}", *(f"data.{path}=2024" for path in paths)]
+    )
     assert all(getattr(data.data, path) == "2024" for path in paths)
 
 

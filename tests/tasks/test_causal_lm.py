@@ -11,7 +11,7 @@ from linnet.config import parse_config
 from linnet.errors import InputError
 from linnet.models.presets import preset
 from linnet.registry import TASK
-from linnet.tasks.text import fitting_size, make_tokenizer
+from linnet.tasks.text import fitting_text_vocabulary, make_text_tokenizer
 
 
 class Guess(nn.Module):
@@ -113,11 +113,11 @@ def test_the_tokenizer_of_the_run_is_used_again(config, kind, tmp_path):
 
 
 def test_the_size_of_a_bpe_follows_the_text(config):
-    assert [fitting_size(10**n) for n in (0, 5, 6, 7, 8, 12)] == [512, 512, 2048, 8192, 16_384, 16_384]
+    assert [fitting_text_vocabulary(10**n) for n in (0, 5, 6, 7, 8, 12)] == [512, 512, 2048, 8192, 16_384, 16_384]
     task = TASK["causal_lm"](config("causal_lm", tokenizer="bpe"))
     assert 300 < task.tokenizer.vocab_size <= 512
     data = config("causal_lm", tokenizer="bpe", vocab_size=300).data
-    assert make_tokenizer(data, task.corpus, False).vocab_size == 300
+    assert make_text_tokenizer(data, task.corpus, False).vocab_size == 300
 
 
 def test_too_little_text_is_one_line(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linnet.testing.peers import INSTALL, PEERS, MissingPeerError, Peer, Seeded, join_heads, split_heads
+from linnet.testing.peers import INSTALL, PEERS, MissingPeerError, Peer, Seeded, join_peer_heads, split_peer_heads
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,9 +39,9 @@ def test_rows_are_sorted_and_differ():
 
 def test_heads_merge_and_split():
     q = torch.randn(2, 3, 5, 4)
-    assert join_heads(q).shape == (2, 5, 12)
-    assert torch.equal(join_heads(q)[0, 1], torch.cat([q[0, h, 1] for h in range(3)]))
-    assert torch.equal(split_heads(join_heads(q), 3), q)
+    assert join_peer_heads(q).shape == (2, 5, 12)
+    assert torch.equal(join_peer_heads(q)[0, 1], torch.cat([q[0, h, 1] for h in range(3)]))
+    assert torch.equal(split_peer_heads(join_peer_heads(q), 3), q)
 
 
 def test_an_absent_package_says_how_to_install_it():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from linnet.config import RunConfig, parse_config
-from linnet.storage import steps
+from linnet.storage import checkpoint_steps
 
 ROOT = Path(__file__).parent.parent.parent
 PRESETS = {"masked_lm": "transnormer_t2_roberta_small"}  # of the others: a causal one
@@ -29,12 +29,14 @@ def config(cache) -> Callable[..., RunConfig]:
         small = {"preset": preset, "layers": ["diag", "norm"], "width": 16, "heads": 2, "ffn_width": 24}
         usual = {"steps": 6, "batch": 2, "accumulate": 2, "lr": 1e-2, "warmup": 2, "threads": 1}
         every = {"eval_every": 3, "eval_batches": 2, "save_every": 2, "log_every": 4}
-        return parse_config({
-            "task": task,
-            "data": data,
-            "model": {**small, "dropout": 0.2, **(model or {})},
-            "train": {**usual, **every, **train},
-        })
+        return parse_config(
+            {
+                "task": task,
+                "data": data,
+                "model": {**small, "dropout": 0.2, **(model or {})},
+                "train": {**usual, **every, **train},
+            }
+        )
 
     return make
 
@@ -44,7 +46,7 @@ def last() -> Callable[[Path], dict[str, bytes]]:
     """`last(folder)`: the bytes of the newest checkpoint of a run, and of its metrics."""
 
     def read(folder: Path) -> dict[str, bytes]:
-        path = folder / f"checkpoints/step-{steps(folder / 'checkpoints')[-1]}"
+        path = folder / f"checkpoints/step-{checkpoint_steps(folder / 'checkpoints')[-1]}"
         return {file.name: file.read_bytes() for file in [*sorted(path.iterdir()), folder / "metrics.jsonl"]}
 
     return read

@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from linnet.errors import InputError
 from linnet.screen import Screen
-from linnet.train.log import describe
+from linnet.train.log import describe_log_record
 from linnet.train.run import start_run
 
 
@@ -60,4 +60,4 @@ def test_without_tensorboard_it_is_one_line_and_nothing_is_written(config, tmp_p
 
 def test_an_evaluation_in_one_line():
     metrics = {"split": "test", "loss": 1.0, "word_perplexity": 2.71828, "tokens": 12_345, "context": 64}
-    assert describe(metrics) == "test: loss 1.0000  word perplexity 2.7183  (12,345 tokens, context 64)"
+    assert describe_log_record(metrics) == "test: loss 1.0000  word perplexity 2.7183  (12,345 tokens, context 64)"

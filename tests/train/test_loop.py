@@ -10,7 +10,7 @@ import torch
 from linnet.config import RunConfig
 from linnet.models.backbone import Model
 from linnet.screen import Screen
-from linnet.storage import read_checkpoint, read_metrics, steps
+from linnet.storage import checkpoint_steps, read_checkpoint, read_run_metrics
 from linnet.train.finite import NonFiniteError
 from linnet.train.log import RunLog
 from linnet.train.loop import Trainer
@@ -34,7 +34,11 @@ class Stopping(Screen):
 
 def content(folder: Path) -> dict[str, bytes]:
     """Everything that must not depend on where a run was stopped."""
-    paths = [path for step in steps(folder / "checkpoints") for path in (folder / f"checkpoints/step-{step}").iterdir()]
+    paths = [
+        path
+        for step in checkpoint_steps(folder / "checkpoints")
+        for path in (folder / f"checkpoints/step-{step}").iterdir()
+    ]
     return {str(path.relative_to(folder)): path.read_bytes() for path in [*paths, folder / "metrics.jsonl"]}
 
 
@@ -50,7 +54,7 @@ def test_resume_at_every_step_is_bit_identical(task, config, tmp_path):
     settings = config(task, steps=steps_in_all, log_every=1)
     assert start_run(settings, tmp_path / "whole", Screen(quiet=True)).step == steps_in_all
     whole = content(tmp_path / "whole")
-    assert len(whole) == 1 + 4 * len(steps(tmp_path / "whole" / "checkpoints"))
+    assert len(whole) == 1 + 4 * len(checkpoint_steps(tmp_path / "whole" / "checkpoints"))
     for step in range(1, steps_in_all):
         folder = tmp_path / f"stopped-{step}"
         outcome = start_run(settings, folder, Stopping(f"step {step}/"))
@@ -102,11 +106,11 @@ def test_an_evaluation_is_recorded_once_despite_kills(config, tmp_path, monkeypa
     for _ in range(2):
         with pytest.raises(Killed):
             resume_run(tmp_path / "run", Screen(quiet=True))
-        assert [r["split"] for r in read_metrics(tmp_path / "run/metrics.jsonl")] == ["train"] * 3 + ["valid"]
+        assert [r["split"] for r in read_run_metrics(tmp_path / "run/metrics.jsonl")] == ["train"] * 3 + ["valid"]
     monkeypatch.undo()
     assert resume_run(tmp_path / "run", Screen(quiet=True)).step == 6
     assert content(tmp_path / "run") == content(tmp_path / "whole")
-    timings = [(r["step"], r["split"]) for r in read_metrics(tmp_path / "run/timings.jsonl")]
+    timings = [(r["step"], r["split"]) for r in read_run_metrics(tmp_path / "run/timings.jsonl")]
     assert len(timings) == len(set(timings)) == 8
 
 
@@ -132,7 +136,9 @@ def test_the_loss_falls(task, config, tmp_path):
         tmp_path / "run",
         Screen(quiet=True),
     )
-    losses = [record["loss"] for record in read_metrics(tmp_path / "run/metrics.jsonl") if record["split"] == "train"]
+    losses = [
+        record["loss"] for record in read_run_metrics(tmp_path / "run/metrics.jsonl") if record["split"] == "train"
+    ]
     assert losses[0] > (4 if task != "recall" else 1.5)  # it has four values to guess
     assert losses[-1] < 0.75 * losses[0]
     assert outcome.valid["loss"] < 0.8 * losses[0]
@@ -179,15 +185,15 @@ def test_updates_of_one_cycle_are_those_of_torch(config):
 def test_the_last_two_and_the_best_are_kept(config, tmp_path):
     rising = config(steps=8, eval_every=1, save_every=1, lr=9.0, clip=0.0)  # so high a rate that it gets worse
     start_run(rising, tmp_path / "run", Screen(quiet=True))
-    valid = [record for record in read_metrics(tmp_path / "run/metrics.jsonl") if record["split"] == "valid"]
+    valid = [record for record in read_run_metrics(tmp_path / "run/metrics.jsonl") if record["split"] == "valid"]
     best = min(valid, key=lambda record: record["loss"])["step"]
     assert best < 7
-    assert steps(tmp_path / "run/checkpoints") == [best, 7, 8]
+    assert checkpoint_steps(tmp_path / "run/checkpoints") == [best, 7, 8]
 
 
 def test_the_best_checkpoint_is_kept_even_without_regular_saves(config, tmp_path):
     start_run(config(steps=5, eval_every=2, save_every=0), tmp_path / "run", Screen(quiet=True))
-    assert steps(tmp_path / "run/checkpoints") == [4, 5]
+    assert checkpoint_steps(tmp_path / "run/checkpoints") == [4, 5]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -204,7 +210,7 @@ def test_a_bad_loss_stops_at_its_step_and_names_the_place(value, config, tmp_pat
     monkeypatch.setattr(Trainer, "_update", poisoned)
     with pytest.raises(NonFiniteError, match=r"step 3: the loss is .*blocks\.1\.ffn\.enter\.weight"):
         start_run(config(), tmp_path / "run", Screen(quiet=True))
-    assert steps(tmp_path / "run/checkpoints") == [2]
+    assert checkpoint_steps(tmp_path / "run/checkpoints") == [2]
     monkeypatch.undo()
     assert resume_run(tmp_path / "run", Screen(quiet=True)).step == 6
     start_run(config(), tmp_path / "whole", Screen(quiet=True))
@@ -242,7 +248,7 @@ def test_bad_weights_are_not_saved(config, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.optim.AdamW, "step", explode)
     with pytest.raises(NonFiniteError, match=r"step 1: embedding.weight is not finite"):
         start_run(config(save_every=1), tmp_path / "run", Screen(quiet=True))
-    assert steps(tmp_path / "run/checkpoints") == []
+    assert checkpoint_steps(tmp_path / "run/checkpoints") == []
 
 
 def test_bfloat16_trains_with_float32_weights(config, tmp_path):

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from linnet.cli.app import run
-from linnet.config import load_recipe
+from linnet.cli.app import run_app
+from linnet.config import load_recipe_config
 from linnet.screen import Screen
 from linnet.train import memory
-from linnet.train.memory import GIB, least_memory, machine_memory
+from linnet.train.memory import GIB, least_training_memory, memory_of_device
 from linnet.train.run import Run
 
 HUGE = {
@@ -25,7 +25,7 @@ HUGE = {
 @pytest.mark.parametrize("sets", HUGE)
 def test_a_run_that_cannot_fit_is_refused_in_one_line_and_nothing_is_written(sets, tmp_path, capfd):
     options = [part for text in sets.split() for part in ("--set", text)]
-    assert run(["train", "smoke", "--out", str(tmp_path / "run"), *options]) == 2
+    assert run_app(["train", "smoke", "--out", str(tmp_path / "run"), *options]) == 2
     out, err = capfd.readouterr()
     *progress, line = err.splitlines()
     assert out == "" and all(said.startswith("reading the ") for said in progress)
@@ -34,14 +34,14 @@ def test_a_run_that_cannot_fit_is_refused_in_one_line_and_nothing_is_written(set
 
 
 def test_a_dry_run_only_warns(capfd):
-    assert run(["train", "smoke", "--dry-run", "--set", "model.width=9600000"]) == 0
+    assert run_app(["train", "smoke", "--dry-run", "--set", "model.width=9600000"]) == 0
     line = capfd.readouterr().err.splitlines()[-1]
     assert line.startswith("linnet: warning: the model has ") and "this machine has" in line
 
 
 def test_too_many_layers_are_refused_at_once(tmp_path, capfd):
     layers = f"model.layers={['norm'] * 10_000}"
-    assert run(["train", "smoke", "--dry-run", "--set", layers]) == 2
+    assert run_app(["train", "smoke", "--dry-run", "--set", layers]) == 2
     err = capfd.readouterr().err
     assert err.startswith("linnet: model.layers has 10,000 entries: at most 1,024 are allowed")
     assert err.count("\n") == 1
@@ -70,10 +70,10 @@ print(least_memory(run.task, run.model_config, run.skeleton), peak() - before)
 
 def test_a_limit_on_memory_counts_as_the_machine():
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    whole = machine_memory("cpu")
+    whole = memory_of_device("cpu")
     resource.setrlimit(resource.RLIMIT_AS, (64 * GIB, hard))
     try:
-        assert machine_memory("cpu") == min(whole, 64 * GIB)
+        assert memory_of_device("cpu") == min(whole, 64 * GIB)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     assert whole > GIB // 4
@@ -81,9 +81,9 @@ def test_a_limit_on_memory_counts_as_the_machine():
 
 def test_the_papers_models_fit_a_machine_of_their_size():
     """155,988,156 parameters with gradients and Adam's moments are 2.3 GiB."""
-    config = load_recipe("smoke", ["train.batch=1"])
+    config = load_recipe_config("smoke", ["train.batch=1"])
     paper = {"preset": "transnormer_t2_lm", "vocab_size": 267_744}
     run = Run(config.model_copy(update={"model": paper}), None, Screen(quiet=True))
-    assert 2.3 * GIB < least_memory(run.task, run.model_config, run.skeleton) < 2.6 * GIB
-    assert memory.lack(run.task, run.model_config, run.skeleton, 2 * GIB).startswith("the model has 155,988,156")
-    assert memory.lack(run.task, run.model_config, run.skeleton, 3 * GIB) is None
+    assert 2.3 * GIB < least_training_memory(run.task, run.model_config, run.skeleton) < 2.6 * GIB
+    assert memory.memory_lack(run.task, run.model_config, run.skeleton, 2 * GIB).startswith("the model has 155,988,156")
+    assert memory.memory_lack(run.task, run.model_config, run.skeleton, 3 * GIB) is None

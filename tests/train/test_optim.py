@@ -6,7 +6,7 @@ from torch import nn
 
 from linnet.config import TrainConfig
 from linnet.errors import LinnetError
-from linnet.train.optim import finish_gradients, load_optimizer, make_optimizer, optimizer_tensors
+from linnet.train.optim import finish_optim_gradients, load_optimizer, make_optimizer, optimizer_tensors
 
 
 def model() -> nn.Sequential:
@@ -76,18 +76,18 @@ def test_gradients_are_divided_and_clipped():
     net = model()
     size = sum(parameter.numel() for parameter in net.parameters())
     gradients(net, 6.0)
-    assert finish_gradients(net, 3, clip=0.0) == pytest.approx(2 * size**0.5)
+    assert finish_optim_gradients(net, 3, clip=0.0) == pytest.approx(2 * size**0.5)
     assert all(bool((parameter.grad == 2).all()) for parameter in net.parameters())
-    assert finish_gradients(net, 1, clip=0.5) == pytest.approx(2 * size**0.5)
-    assert finish_gradients(net, 1, clip=9.0) == pytest.approx(0.5)
+    assert finish_optim_gradients(net, 1, clip=0.5) == pytest.approx(2 * size**0.5)
+    assert finish_optim_gradients(net, 1, clip=9.0) == pytest.approx(0.5)
     gradients(net, 0.0)
-    assert finish_gradients(net, 1, clip=0.5) == 0
+    assert finish_optim_gradients(net, 1, clip=0.5) == 0
 
 
 def test_entries_are_clipped_by_their_value():
     net = model()
     gradients(net, 6.0)
     net[0].weight.grad[0, 0] = -0.2
-    finish_gradients(net, 2, 0.0, clip_value=1.0)
+    finish_optim_gradients(net, 2, 0.0, clip_value=1.0)
     assert float(net[0].weight.grad[0, 0]) == pytest.approx(-0.1)
     assert float(net[0].weight.grad[1, 0]) == float(net[2].bias.grad[0]) == 1.0

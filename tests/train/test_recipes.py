@@ -2,7 +2,7 @@
 
 import pytest
 
-from linnet.config import load_recipe, recipe_names
+from linnet.config import config_recipe_names, load_recipe_config
 from linnet.screen import Screen
 from linnet.tasks.lra import listops, pathfinder
 from linnet.train.run import dry_run
@@ -25,9 +25,9 @@ def data(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", config_recipe_names())
 def test_every_recipe_builds(name, data, data_dir, tmp_path):
-    config = load_recipe(name)
+    config = load_recipe_config(name)
     if getattr(config.data, "tokenizer", None) == "gpt2":
         data_dir("gpt2-bpe")
     if name == "lra/retrieval":
@@ -38,14 +38,14 @@ def test_every_recipe_builds(name, data, data_dir, tmp_path):
     path = {"wikitext": str(data), "text": str(data / "my.txt")}.get(getattr(config.data, "corpus", "none"))
     path = str(data) if name == "lra/retrieval" else path
     sets = [*([f"data.path={path}"] if path else []), *LRA.get(name, [])]
-    plan = dry_run(load_recipe(name, sets), Screen(quiet=True))
+    plan = dry_run(load_recipe_config(name, sets), Screen(quiet=True))
     assert plan["parameters"] > 0
     assert plan["tokens"] > 0
     assert min(plan["samples"].values()) > 0
 
 
 def test_the_causal_model_of_transnormer_is_that_of_table_13():
-    config = load_recipe("transnormer_lm")
+    config = load_recipe_config("transnormer_lm")
     train = config.train
     assert train.batch * train.accumulate * config.data.context == 65_536
     assert (train.steps, train.warmup, train.lr, train.warmup_lr) == (100_000, 8000, 5e-4, 1e-7)
@@ -55,7 +55,7 @@ def test_the_causal_model_of_transnormer_is_that_of_table_13():
 
 
 def test_the_masked_model_of_transnormer_is_that_of_table_13():
-    config = load_recipe("transnormer_roberta")
+    config = load_recipe_config("transnormer_roberta")
     train = config.train
     assert (train.batch * train.accumulate, config.data.context) == (512, 512)
     assert (train.steps, train.warmup, train.lr) == (50_000, 3000, 5e-4)
@@ -65,7 +65,7 @@ def test_the_masked_model_of_transnormer_is_that_of_table_13():
 
 
 def test_the_smoke_recipe_matches_its_description():
-    train = load_recipe("smoke").train
+    train = load_recipe_config("smoke").train
     assert (train.steps, train.save_every) == (60, 5)
 
 
@@ -80,7 +80,7 @@ def test_the_smoke_recipe_matches_its_description():
     ],
 )
 def test_lra_is_set_up_as_in_the_paper(name, context, batch, lr, warmup):
-    config = load_recipe(f"lra/{name}")
+    config = load_recipe_config(f"lra/{name}")
     train = config.train
     assert (config.task, config.data.context, config.data.rules) == (f"lra/{name}", context, "lra")
     assert (train.steps, train.batch, train.lr, train.warmup) == (50_000, batch, lr, warmup)
@@ -102,7 +102,7 @@ def test_a_dry_run_generates_only_a_few_samples(monkeypatch, name, sets, samples
     for module, maker in ((listops, "generate_listops"), (pathfinder, "write_shards")):
         make = getattr(module, maker)
         monkeypatch.setattr(module, maker, lambda *given, make=make, **more: _few(given) and make(*given, **more))
-    plan = dry_run(load_recipe(name, sets), Screen(quiet=True))
+    plan = dry_run(load_recipe_config(name, sets), Screen(quiet=True))
     assert tuple(plan["samples"].values()) == samples
     assert plan["config"]["data"].get("count") == (5 if sets else None)
     assert "path" not in plan["config"]["data"]

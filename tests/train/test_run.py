@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from linnet.cli.app import run as linnet
-from linnet.config import RunConfig, dump_config, load_recipe, parse_section
+from linnet.cli.app import run_app as linnet
+from linnet.config import RunConfig, dump_config, load_recipe_config, parse_config_section
 from linnet.errors import InputError, LinnetError
 from linnet.models import presets
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
 from linnet.screen import Screen
-from linnet.storage import RunLock, files, read_checkpoint, read_metrics, save_checkpoint, steps
+from linnet.storage import RunLock, checkpoint_steps, files, read_checkpoint, read_run_metrics, save_checkpoint
 from linnet.tasks.text import TextTask
-from linnet.train.run import _absolute, checkpoint_step, dry_run, evaluate_run, resume_run, start_run
+from linnet.train.run import _absolute, dry_run, evaluate_run, resume_run, run_checkpoint_step, start_run
 
 QUIET = Screen(quiet=True)
 
@@ -58,7 +58,7 @@ def edit(folder: Path, before: str, after: str) -> None:
 
 def age(folder: Path) -> None:
     """Turn the newest checkpoint into one of a linnet that did not save the settings yet."""
-    checkpoint = read_checkpoint(folder / f"checkpoints/step-{steps(folder / 'checkpoints')[-1]}")
+    checkpoint = read_checkpoint(folder / f"checkpoints/step-{checkpoint_steps(folder / 'checkpoints')[-1]}")
     state = {key: value for key, value in checkpoint.state.items() if key not in ("settings", "device")}
     save_checkpoint(folder / "checkpoints", checkpoint.step, checkpoint.model, checkpoint.optimizer, state)
 
@@ -70,21 +70,21 @@ def test_the_files_of_a_run(config, tmp_path):
     assert found == {*files, ".lock"}
     assert (outcome.step, outcome.tokens, outcome.signal) == (6, 6 * 2 * 2 * 24, 0)
     assert json.loads((tmp_path / "run/environment.json").read_text())["torch"] == torch.__version__
-    assert all("seconds" not in record for record in read_metrics(tmp_path / "run/metrics.jsonl"))
-    assert [record["step"] for record in read_metrics(tmp_path / "run/timings.jsonl")] == [3, 4, 6, 6]
+    assert all("seconds" not in record for record in read_run_metrics(tmp_path / "run/metrics.jsonl"))
+    assert [record["step"] for record in read_run_metrics(tmp_path / "run/timings.jsonl")] == [3, 4, 6, 6]
 
 
 def test_a_run_keeps_the_checkpoints_that_it_is_told_to(config, tmp_path, last):
     start_run(config(), tmp_path / "a", QUIET)
     start_run(config(save_every=1, keep_last=1, keep_every=2), tmp_path / "b", QUIET)
-    kept = steps(tmp_path / "b/checkpoints")
+    kept = checkpoint_steps(tmp_path / "b/checkpoints")
     assert {2, 4, 6} <= set(kept) and len(kept) <= 4  # and the best
     assert last(tmp_path / "a") == last(tmp_path / "b")
 
 
 def test_the_configuration_of_a_run_gives_the_run_again(config, tmp_path, last):
     start_run(config(steps=3), tmp_path / "a", QUIET)
-    again = load_recipe(tmp_path / "a/config.toml")
+    again = load_recipe_config(tmp_path / "a/config.toml")
     start_run(again, tmp_path / "b", QUIET)
     assert last(tmp_path / "a") == last(tmp_path / "b")
     assert (tmp_path / "a/config.toml").read_bytes() == (tmp_path / "b/config.toml").read_bytes()
@@ -106,7 +106,7 @@ def test_a_run_is_parsed_built_and_prepared_once(config, tmp_path, monkeypatch, 
         start_run(config(steps=2), tmp_path / "run", QUIET)
         edit(tmp_path / "run", "steps = 2", "steps = 6")
     done: list[str] = []
-    build, prepare, parse = Model.__init__, TextTask.__init__, parse_section
+    build, prepare, parse = Model.__init__, TextTask.__init__, parse_config_section
 
     def built(self, settings):
         build(self, settings)
@@ -335,7 +335,7 @@ def test_the_default_places_of_data_are_kept(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LINNET_DATA", "one")
     start_run(config(steps=2).model_copy(update={"data": data}), tmp_path / "run", QUIET)
-    assert load_recipe(tmp_path / "run/config.toml").data.path == f"{tmp_path}/one/wikitext-2"
+    assert load_recipe_config(tmp_path / "run/config.toml").data.path == f"{tmp_path}/one/wikitext-2"
     edit(tmp_path / "run", "steps = 2", "steps = 3")
     monkeypatch.setenv("LINNET_DATA", f"{tmp_path}/other")
     assert resume_run(tmp_path / "run", QUIET).step == 3
@@ -356,13 +356,13 @@ def test_the_best_step_comes_from_the_checkpoint_not_from_the_log(config, tmp_pa
     start_run(config(steps=2), tmp_path / "run", QUIET)
     with (tmp_path / "run/metrics.jsonl").open("a") as file:
         file.write(f'{{"step": 1, "split": "valid", "loss": {loss}}}\n')
-    assert checkpoint_step(tmp_path / "run", "best") == 2
+    assert run_checkpoint_step(tmp_path / "run", "best") == 2
     assert resume_run(tmp_path / "run", QUIET).valid["step"] == 2
 
 
 def test_a_number_of_thousands_of_digits_is_not_a_step(tmp_path):
     with pytest.raises(InputError, match="it must be last, best or a step number") as error:
-        checkpoint_step(tmp_path, "9" * 5000)
+        run_checkpoint_step(tmp_path, "9" * 5000)
     assert len(str(error.value)) < 200
 
 
@@ -377,7 +377,9 @@ def test_a_start_that_was_killed_does_not_leave_a_run(config, tmp_path):
 def test_other_versions_and_threads_are_reported(config, tmp_path, monkeypatch):
     start_run(config(steps=2), tmp_path / "run", QUIET)
     edit(tmp_path / "run", "steps = 2", "steps = 3")
-    monkeypatch.setattr("linnet.train.environment.versions", lambda: {"linnet": "0", "torch": "9.9", "machine": "m"})
+    monkeypatch.setattr(
+        "linnet.train.environment.environment_versions", lambda: {"linnet": "0", "torch": "9.9", "machine": "m"}
+    )
     screen = Listening()
     resume_run(tmp_path / "run", screen)
     assert len(screen.warnings) == 1
@@ -386,7 +388,7 @@ def test_other_versions_and_threads_are_reported(config, tmp_path, monkeypatch):
 
 def test_a_lost_best_checkpoint_is_reported_at_once(config, tmp_path):
     start_run(config(steps=6, lr=1e-30), tmp_path / "run", QUIET)  # nothing is better than the first
-    assert steps(tmp_path / "run/checkpoints") == [3, 4, 6]
+    assert checkpoint_steps(tmp_path / "run/checkpoints") == [3, 4, 6]
     edit(tmp_path / "run", "steps = 6", "steps = 7")
     for gone in (False, True):
         mine, screen = shutil.copytree(tmp_path / "run", tmp_path / f"run-{gone}"), Listening()
@@ -415,7 +417,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(config, 
 
 def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_stays(config, tmp_path, monkeypatch, capfd):
     settings = config(steps=6, save_every=2, eval_every=0)
-    before = files.write_all
+    before = files.write_file_bytes
 
     def full(descriptor: int, data: bytes) -> None:
         if "step-4" in os.readlink(f"/proc/self/fd/{descriptor}"):
@@ -424,7 +426,7 @@ def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_stays(config, tmp_pa
         before(descriptor, data)
 
     (tmp_path / "r.toml").write_text(dump_config(settings))
-    monkeypatch.setattr(files, "write_all", full)
+    monkeypatch.setattr(files, "write_file_bytes", full)
     assert linnet(["train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run"), "--json"]) == 1
     out, err = capfd.readouterr()
     assert (out, err) == ("", f"linnet: cannot write {tmp_path}/run/checkpoints/step-4: No space left on device\n")

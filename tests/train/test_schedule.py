@@ -5,12 +5,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from linnet.config import TrainConfig, load_recipe
-from linnet.train.schedule import first_beta, learning_rate
+from linnet.config import TrainConfig, load_recipe_config
+from linnet.train.schedule import scheduled_first_beta, scheduled_learning_rate
 
 
 def rates(train: TrainConfig, *updates: int) -> list[float]:
-    return [learning_rate(train, n) for n in updates]
+    return [scheduled_learning_rate(train, n) for n in updates]
 
 
 def test_the_warm_up_is_a_straight_line_from_the_first_update():
@@ -25,7 +25,7 @@ def test_the_warm_up_is_a_straight_line_from_the_first_update():
 
 def test_inverse_sqrt_counts_as_fairseq():
     """fairseq sets the rate of update n by the n - 1 updates before it; warmup has 8000 steps of 6.24875e-8."""
-    train = load_recipe("transnormer_lm").train
+    train = load_recipe_config("transnormer_lm").train
     assert rates(train, 1, 2, 8001) == pytest.approx([1e-7, 1e-7 + 6.24875e-8, 5e-4], rel=1e-12)
     assert rates(train, 8000) == pytest.approx([5e-4 - 6.24875e-8])
     assert rates(train, 32_001, 18_001) == pytest.approx([2.5e-4, 5e-4 * 2 / 3])
@@ -38,7 +38,7 @@ def test_inverse_sqrt_without_warm_up():
 
 def test_polynomial_counts_as_fairseq():
     """Warmup starts at 0, so the first update changes nothing; the decay would end one update after the last."""
-    train = load_recipe("transnormer_roberta").train
+    train = load_recipe_config("transnormer_roberta").train
     assert rates(train, 1, 2, 3001) == pytest.approx([0.0, 5e-4 / 3000, 5e-4])
     assert rates(train, 26_501, 50_000) == pytest.approx([2.5e-4, 5e-4 / 47_000])
     square = TrainConfig(steps=10, lr=1.0, schedule="polynomial", power=2.0)
@@ -74,11 +74,11 @@ def test_one_cycle_is_that_of_torch(steps, warmup):
     )  # fmt: skip
     for n in range(1, steps + 1):
         (group,) = optimizer.param_groups
-        assert learning_rate(train, n) == pytest.approx(group["lr"], rel=1e-9), n
-        assert first_beta(train, n) == pytest.approx(group["betas"][0], rel=1e-9), n
+        assert scheduled_learning_rate(train, n) == pytest.approx(group["lr"], rel=1e-9), n
+        assert scheduled_first_beta(train, n) == pytest.approx(group["betas"][0], rel=1e-9), n
         optimizer.step()
         theirs.step() if n < steps else None
 
 
 def test_the_first_beta_is_constant_without_peak_beta1():
-    assert first_beta(TrainConfig(betas=(0.8, 0.9)), 5) == 0.8
+    assert scheduled_first_beta(TrainConfig(betas=(0.8, 0.9)), 5) == 0.8

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from linnet.cli.app import run as linnet
+from linnet.cli.app import run_app as linnet
 from linnet.config import dump_config
-from linnet.storage import read_checkpoint, read_metrics, steps
+from linnet.storage import checkpoint_steps, read_checkpoint, read_run_metrics
 
 
 @pytest.fixture
@@ -40,16 +40,16 @@ def test_a_signal_ends_the_step_saves_and_exits_with_its_code(number, recipe, tm
     path, folder = recipe(steps=100_000, save_every=0, eval_every=0, log_every=1), tmp_path / "run"
     command = [sys.executable, "-m", "linnet", "train", path, "--out", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: len(read_metrics(folder / "metrics.jsonl")) > 3, process)
+    wait_for(lambda: len(read_run_metrics(folder / "metrics.jsonl")) > 3, process)
     process.send_signal(number)
     start = time.perf_counter()
     out, err = process.communicate(timeout=30)
     assert time.perf_counter() - start < 5
     assert process.returncode == 128 + number, err
     assert "Traceback" not in err
-    (step,) = steps(folder / "checkpoints")
+    (step,) = checkpoint_steps(folder / "checkpoints")
     assert f"stopped at step {step} of 100000 and saved: linnet resume {folder}" in out
-    assert read_metrics(folder / "metrics.jsonl")[-1]["step"] == step
+    assert read_run_metrics(folder / "metrics.jsonl")[-1]["step"] == step
     assert read_checkpoint(folder / f"checkpoints/step-{step}").state["position"]["step"] == step
 
 
@@ -77,7 +77,7 @@ sys.exit(run(sys.argv[1:]))
     assert process.wait(timeout=30) == 143
     assert time.perf_counter() - start < 5
     process.stdout.close()
-    assert steps(folder / "checkpoints") == [1]
+    assert checkpoint_steps(folder / "checkpoints") == [1]
     assert linnet(["resume", str(folder), "--json"]) == 0
     assert linnet(["train", path, "--out", str(tmp_path / "whole"), "--json"]) == 0
     assert last(folder) == last(tmp_path / "whole")
@@ -105,7 +105,7 @@ sys.exit(run(sys.argv[1:]))
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=5) == 143
     process.stdout.close()
-    assert steps(tmp_path / "run/checkpoints") == []
+    assert checkpoint_steps(tmp_path / "run/checkpoints") == []
 
 
 def test_a_shell_and_its_kernel_may_both_hang_up(recipe, tmp_path):
@@ -125,7 +125,7 @@ sys.exit(run(sys.argv[1:]))
 """
     command = [sys.executable, "-c", program, "train", recipe(), "--out", str(tmp_path / "run"), "--json"]
     assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False, timeout=60).returncode == 129
-    assert steps(tmp_path / "run/checkpoints") == [1]
+    assert checkpoint_steps(tmp_path / "run/checkpoints") == [1]
     nohup = ["nohup", *command]  # under which a hang-up is none
     nohup[nohup.index(str(tmp_path / "run"))] = str(tmp_path / "other")
     assert subprocess.run(nohup, capture_output=True, check=False, timeout=60).returncode == 0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from linnet.config import load_recipe
-from linnet.train.size import planned_samples, planned_tokens, planned_updates
+from linnet.config import load_recipe_config
+from linnet.train.size import size_in_samples, size_in_tokens, size_in_updates
 
 SETS = ("data.context=100", "train.steps=10", "train.warmup=1", "train.batch=4", "train.accumulate=3")
 
@@ -20,7 +20,7 @@ SETS = ("data.context=100", "train.steps=10", "train.warmup=1", "train.batch=4",
     ],
 )
 def test_updates_samples_and_tokens(recipe, more, updates, tokens):
-    config = load_recipe(recipe, (*SETS, *more))
-    assert planned_updates(config) == updates
-    assert planned_samples(config) == updates * 12
-    assert planned_tokens(config) == tokens
+    config = load_recipe_config(recipe, (*SETS, *more))
+    assert size_in_updates(config) == updates
+    assert size_in_samples(config) == updates * 12
+    assert size_in_tokens(config) == tokens

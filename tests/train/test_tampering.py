@@ -12,8 +12,8 @@ import torch
 
 from linnet.errors import InputError, LinnetError
 from linnet.models.loading import load_model
-from linnet.ops.backend import no_kernels
-from linnet.storage import read_checkpoint, read_metrics, save_checkpoint, steps
+from linnet.ops.backend import no_cpu_backend
+from linnet.storage import checkpoint_steps, read_checkpoint, read_run_metrics, save_checkpoint
 from linnet.train.run import evaluate_run, resume_run, start_run
 from tests.train.test_run import QUIET, Listening, edit
 
@@ -36,7 +36,7 @@ def run(config, tmp_path):
 
 def craft(folder: Path, change) -> None:
     """Rewrite the newest checkpoint with changes and correct hashes, and remove the others."""
-    *others, newest = steps(folder / "checkpoints")
+    *others, newest = checkpoint_steps(folder / "checkpoints")
     old = read_checkpoint(folder / f"checkpoints/step-{newest}")
     model, optimizer, state = dict(old.model), dict(old.optimizer), dict(old.state)
     change(model, optimizer, state)
@@ -205,13 +205,11 @@ def test_another_backend_is_named(run, monkeypatch):
     screen = Listening()
     resume_run(run, screen)
     (line,) = screen.warnings
-    assert line == (
-        f"the last bits may differ from an uninterrupted run: backend {state['backend']} then, {other} now"
-    )
+    assert line == (f"the last bits may differ from an uninterrupted run: backend {state['backend']} then, {other} now")
     assert read_checkpoint(run / "checkpoints/step-4").state["backend"] == other
 
 
-@pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+@pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
 def test_the_seed_decides_the_dropout_on_every_backend(config, tmp_path, monkeypatch, task):
     """Other masks would change the losses by percents, other kernels by rounding errors."""
@@ -220,7 +218,7 @@ def test_the_seed_decides_the_dropout_on_every_backend(config, tmp_path, monkeyp
         monkeypatch.setenv("LINNET_BACKEND", backend)
         settings = config(task, {"options": {"diag": {"dropout": 0.2}}}, steps=4, log_every=1)
         start_run(settings, tmp_path / backend, QUIET)
-        losses[backend] = [r["loss"] for r in read_metrics(tmp_path / backend / "metrics.jsonl")]
+        losses[backend] = [r["loss"] for r in read_run_metrics(tmp_path / backend / "metrics.jsonl")]
     assert losses["cpu"] == pytest.approx(losses["torch"], rel=1e-4)
 
 
@@ -262,7 +260,7 @@ def test_a_tokenizer_that_the_data_do_not_give_again_is_refused(config, tmp_path
 
 
 def test_an_export_is_not_made_without_its_tokenizer(run, tmp_path, capfd):
-    from linnet.cli.app import run as linnet
+    from linnet.cli.app import run_app as linnet
 
     (run / "tokenizer.json").unlink()
     assert linnet(["export", str(run), "--out", str(tmp_path / "out")]) == 1

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from linnet.errors import InputError
-from linnet.instruments.gradient_deviation import deviation_of_records
+from linnet.instruments.gradient_deviation import gradient_deviation_of_records
 from linnet.screen import Screen
-from linnet.storage import read_metrics
-from linnet.train.optim import finish_gradients, layer_norms
+from linnet.storage import read_run_metrics
+from linnet.train.optim import finish_optim_gradients, optim_layer_norms
 from linnet.train.run import resume_run, start_run
 
 QUIET = Screen(quiet=True)
@@ -18,7 +18,7 @@ NAMES = ["entropy", "temperature", "spectral_gap"]
 
 
 def records(folder, split):
-    return [record for record in read_metrics(folder / "metrics.jsonl") if record["split"] == split]
+    return [record for record in read_run_metrics(folder / "metrics.jsonl") if record["split"] == split]
 
 
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
@@ -74,8 +74,8 @@ def test_gradient_norms_of_all_updates_are_in_the_records(config, tmp_path, monk
     seen = []
 
     def spy(model, count, *clips):
-        layers = layer_norms(model, count)
-        norm = finish_gradients(model, count, *clips)
+        layers = optim_layer_norms(model, count)
+        norm = finish_optim_gradients(model, count, *clips)
         seen.append([norm, *layers])
         return norm
 
@@ -86,7 +86,7 @@ def test_gradient_norms_of_all_updates_are_in_the_records(config, tmp_path, monk
     norms = torch.tensor(seen, dtype=torch.float64)
     assert torch.allclose(torch.tensor(found[0]["grad_means"], dtype=torch.float64), norms[:4].mean(dim=0))
     exact = norms.std(dim=0, correction=0) / norms.mean(dim=0)
-    assert torch.allclose(deviation_of_records(found), exact)
+    assert torch.allclose(gradient_deviation_of_records(found), exact)
     assert bool((norms[:, 0].square() >= norms[:, 1:].square().sum(dim=1)).all())  # the embedding is in no layer
 
 
@@ -126,11 +126,11 @@ def test_an_interval_may_change_during_a_run(config, tmp_path):
 
 def test_it_costs_little(tmp_path):
     """For a small model at the default interval, they take less than a twentieth of the time."""
-    from linnet.config import load_recipe
+    from linnet.config import load_recipe_config
     from linnet.train.loop import Trainer
     from linnet.train.run import Run
 
-    recipe = load_recipe("smoke", ["train.instruments=['entropy', 'temperature', 'spectral_gap']"])
+    recipe = load_recipe_config("smoke", ["train.instruments=['entropy', 'temperature', 'spectral_gap']"])
     run = Run(recipe, None, QUIET, tmp_path)
     trainer = Trainer(run.config, run.task, run.model, tmp_path, {})
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.data.lra.sequences import Sequences
-from linnet.data.lra.sources import data_folder, read_files
+from linnet.data.lra.sources import read_source_files, source_folder
 from linnet.errors import InputError
 
 PIXELS = 32 * 32
@@ -28,12 +28,12 @@ MISSING = (
 Pictures = tuple[NDArray[np.uint8], NDArray[np.int64]]  # (count, PIXELS) and their labels
 
 
-def default_path() -> Path:
+def default_image_path() -> Path:
     """The folder of the pictures in LINNET_DATA."""
-    return data_folder("cifar10-gray", MISSING)
+    return source_folder("cifar10-gray", MISSING)
 
 
-def read_image(path: Path, progress: Callable[[int, int], None] | None = None) -> dict[str, Sequences]:
+def read_lra_image(path: Path, progress: Callable[[int, int], None] | None = None) -> dict[str, Sequences]:
     """The splits of the pictures at `path`."""
     grey = path / "cifar10_gray.npz"
     train, test = _read_grey(grey) if grey.is_file() else _read_binary(path, progress)
@@ -43,10 +43,10 @@ def read_image(path: Path, progress: Callable[[int, int], None] | None = None) -
         "valid": (train[0][cut:], train[1][cut:]),
         "test": test,
     }
-    return {split: to_sequences(*pictures) for split, pictures in parts.items()}
+    return {split: image_sequences(*pictures) for split, pictures in parts.items()}
 
 
-def to_sequences(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Sequences:
+def image_sequences(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Sequences:
     """Pictures (count, pixels), row by row, as sequences of equal length."""
     count, size = pixels.shape
     return Sequences(pixels.reshape(-1), np.arange(count + 1, dtype=np.int64) * size, labels)
@@ -84,7 +84,7 @@ def _read_binary(path: Path, progress: Callable[[int, int], None] | None) -> tup
         return name.name.startswith(("data_batch", "test_batch"))
 
     batches: dict[str, Pictures] = {}
-    for place, name, data in read_files(path, wanted, MISSING, progress):
+    for place, name, data in read_source_files(path, wanted, MISSING, progress):
         if name.suffix != ".bin":
             raise InputError(f"{place} belongs to CIFAR-10's pickled python version, which is not read: {MISSING}")
         if name.name in batches:

@@ -86,7 +86,7 @@ def generate_listops(
     with ThreadPoolExecutor(workers) as pool:
         ahead: deque[Future[Trees]] = deque()
         for number in itertools.count():
-            ahead.append(pool.submit(draw_trees, seed, number))
+            ahead.append(pool.submit(draw_listops_trees, seed, number))
             if len(ahead) <= workers:
                 continue
             trees = _new(ahead.popleft().result(), seen, count)
@@ -109,7 +109,7 @@ def _new(trees: Trees, seen: set[bytes], count: int) -> Trees:
     return trees if len(rows) == len(trees.values) else trees.select(np.array(rows, np.int64))
 
 
-def draw_trees(seed: int, number: int, shortest: int = SHORTEST, longest: int = LONGEST) -> Trees:
+def draw_listops_trees(seed: int, number: int, shortest: int = SHORTEST, longest: int = LONGEST) -> Trees:
     """The trees of batch `number` whose length is accepted.
 
     Only trees whose root is an operator are drawn: a single digit (three trees in four) is never long enough.
@@ -198,7 +198,7 @@ def _apply(level: _Level, argument: Ints) -> Ints:
     return np.choose(level.operator, [least, most, middle, np.add.reduceat(argument, starts) % 10])
 
 
-def evaluate(tokens: Bytes, starts: Ints) -> Ints:
+def evaluate_listops(tokens: Bytes, starts: Ints) -> Ints:
     """The value of each tree; -1 if a row is not a tree: unmatched brackets, or an operator without arguments."""
     value = np.full(len(starts) - 1, -1, np.int64)
     whole = np.flatnonzero(_is_tree(tokens, starts))
@@ -209,7 +209,7 @@ def evaluate(tokens: Bytes, starts: Ints) -> Ints:
 
 def _is_tree(tokens: Bytes, starts: Ints) -> NDArray[np.bool_]:
     """Which rows are exactly one operator, with at least one argument in every operator."""
-    opens, depth = open_depth(tokens, starts)
+    opens, depth = listops_depth(tokens, starts)
     first, last = starts[:-1], starts[1:] - 1
     bad = opens & np.append(tokens[1:] == END, True)  # "[MIN ]"
     bad |= (tokens < ZERO) | (tokens > END) | (depth < 0)
@@ -219,7 +219,7 @@ def _is_tree(tokens: Bytes, starts: Ints) -> NDArray[np.bool_]:
     return np.add.reduceat(bad | closed, first) == 0
 
 
-def open_depth(tokens: Bytes, starts: Ints) -> tuple[NDArray[np.bool_], Ints]:
+def listops_depth(tokens: Bytes, starts: Ints) -> tuple[NDArray[np.bool_], Ints]:
     """Which tokens open an operator, and how many operators of the row are open after each token."""
     opens = (tokens >= FIRST) & (tokens < END)
     depth = np.concatenate([[0], np.cumsum(opens.astype(np.int32) - (tokens == END))])
@@ -231,7 +231,7 @@ def _levels(tokens: Bytes, starts: Ints, rows: Ints) -> list[_Level]:
     tree = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     chosen = np.zeros(len(starts) - 1, np.bool_)
     chosen[rows] = True
-    opens, depth = open_depth(tokens, starts)
+    opens, depth = listops_depth(tokens, starts)
     depth = depth - opens  # the depth of a token that opens here; 0 at a root
     items = np.flatnonzero((tokens != END) & chosen[tree])
     items = items[np.argsort(depth[items], kind="stable")]  # level by level, in reading order

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.config import short
+from linnet.config import short_config_value
 from linnet.data.lra.listops import (
     END,
     FIRST,
@@ -23,12 +23,12 @@ from linnet.data.lra.listops import (
     Bytes,
     Ints,
     Trees,
-    evaluate,
+    evaluate_listops,
     generate_listops,
-    open_depth,
+    listops_depth,
 )
 from linnet.errors import InputError
-from linnet.storage import DAY, clean, one_line_errors, temporary_name
+from linnet.storage import DAY, clean_temporary_files, one_line_file_errors, temporary_file_name
 
 HEADER = "Source\tTarget"
 NAMES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
@@ -36,9 +36,9 @@ BLOCK = 2000  # lines that are evaluated at once
 NESTED = END + 1  # in the table of texts: the `]` of an operator that is itself an argument
 
 
-def to_text(tokens: Bytes, starts: Ints) -> list[str]:
+def listops_to_text(tokens: Bytes, starts: Ints) -> list[str]:
     """Each tree in the public text form."""
-    opens, depth = open_depth(tokens, starts)
+    opens, depth = listops_depth(tokens, starts)
     ends, depth = tokens == END, depth - opens
     operators, items = np.flatnonzero(opens), np.flatnonzero(~ends)
     operators = operators[np.argsort(depth[operators], kind="stable")]
@@ -58,21 +58,23 @@ def to_text(tokens: Bytes, starts: Ints) -> list[str]:
     return ["".join(map(table.__getitem__, codes[a:b])) for a, b in itertools.pairwise(starts.tolist())]
 
 
-def write_tsv(
+def write_listops_tsv(
     folder: Path, sizes: dict[str, int], seed: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Path]:
     """Generate the three files of a new data set; they get their names once all of them are complete on disk."""
     total = sum(sizes.values())
     batches = generate_listops(seed, total, progress=progress)
-    rows = (row for trees in batches for row in zip(to_text(trees.tokens, trees.starts), trees.values, strict=True))
-    with one_line_errors("write", folder):
+    rows = (
+        row for trees in batches for row in zip(listops_to_text(trees.tokens, trees.starts), trees.values, strict=True)
+    )
+    with one_line_file_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    clean(folder, older_than=DAY)  # files that a killed process left, not those that another is writing
+    clean_temporary_files(folder, older_than=DAY)  # files that a killed process left, not those that another is writing
     paths = [folder / NAMES[split] for split in sizes]
     with contextlib.ExitStack() as stack:
-        temporaries = [temporary_name(path) for path in paths]
+        temporaries = [temporary_file_name(path) for path in paths]
         for path, temporary, size in zip(paths, temporaries, sizes.values(), strict=True):
-            stack.enter_context(one_line_errors("write", path, temporary))
+            stack.enter_context(one_line_file_errors("write", path, temporary))
             with temporary.open("x") as file:
                 file.write(f"{HEADER}\n")
                 file.writelines(f"{source}\t{value}\n" for source, value in itertools.islice(rows, size))
@@ -83,7 +85,7 @@ def write_tsv(
     return paths
 
 
-def listops_shortcuts(paths: Mapping[str, Path]) -> dict[str, dict[str, float]]:
+def score_listops_tsv_shortcuts(paths: Mapping[str, Path]) -> dict[str, dict[str, float]]:
     """The scores on the other splits of two shortcuts that know only the values of the training trees.
 
     `commonest` is the accuracy of always answering the most common value. `operator` is the accuracy of answering the
@@ -113,7 +115,7 @@ def _tally(path: Path) -> NDArray[np.int64]:
     return counts
 
 
-def read_tsv(path: Path, longest: int, progress: Callable[[int, int], None] | None = None) -> Trees:
+def read_listops_tsv(path: Path, longest: int, progress: Callable[[int, int], None] | None = None) -> Trees:
     """The trees of one file. Recomputes every target; an error names the file and the first wrong line."""
     parts = [_check(block, longest) for block in _blocks(path, progress)]
     if not parts:
@@ -134,7 +136,7 @@ class _Line:
             raise InputError(f"{self.place}: it has {len(columns)} columns, not Source and Target")
         self.source, target = columns
         if target not in SYMBOLS[:10]:
-            raise InputError(f"{self.place}: the target is {short(target)}, not a digit")
+            raise InputError(f"{self.place}: the target is {short_config_value(target)}, not a digit")
         self.target = int(target)
 
     def tokens(self, longest: int) -> bytes:
@@ -147,7 +149,7 @@ class _Line:
         try:
             return bytes(map(TOKENS.__getitem__, symbols))
         except KeyError as error:
-            raise InputError(f"{self.place}: {short(error.args[0])} is not a symbol of ListOps") from None
+            raise InputError(f"{self.place}: {short_config_value(error.args[0])} is not a symbol of ListOps") from None
 
     def check(self, value: int, text: str) -> None:
         """Raise if the line is not a tree, has another value, or its parentheses do not match its brackets."""
@@ -161,7 +163,7 @@ class _Line:
 
 def _blocks(path: Path, progress: Callable[[int, int], None] | None) -> Iterator[list[_Line]]:
     """The lines of a file, many at a time."""
-    with one_line_errors("read", path), path.open("rb") as file:
+    with one_line_file_errors("read", path), path.open("rb") as file:
         total = path.stat().st_size
         if file.readline().rstrip(b"\r\n") != HEADER.encode():
             raise InputError(f"{path}, line 1: the header is not Source and Target, with a tab between")
@@ -177,9 +179,9 @@ def _check(rows: list[_Line], longest: int) -> Trees:
     data = [row.tokens(longest) for row in rows]
     starts = np.concatenate([[0], np.cumsum([len(tree) for tree in data])])
     tokens = np.frombuffer(b"".join(data), np.uint8)
-    values = evaluate(tokens, starts)
+    values = evaluate_listops(tokens, starts)
     trees, good = Trees(tokens, starts, values.astype(np.uint8)), np.flatnonzero(values >= 0)
-    texts = dict(zip(good.tolist(), to_text(*trees.select(good)[:2]), strict=True))
+    texts = dict(zip(good.tolist(), listops_to_text(*trees.select(good)[:2]), strict=True))
     for number, row in enumerate(rows):
         row.check(int(values[number]), texts.get(number, ""))
     return trees

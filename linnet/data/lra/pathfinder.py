@@ -55,7 +55,7 @@ class _Tip(NamedTuple):
         return _Tip(self.pivot[kept], self.angle[kept])
 
 
-def draw_pictures(seed: int, number: int, count: int) -> Pictures:
+def draw_pathfinder(seed: int, number: int, count: int) -> Pictures:
     """The pictures of shard `number`; half of them have label 1."""
     rng = _Uniform(seed, number)
     grown: list[tuple[Mask, Floats]] = []

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.data.lra.image import to_sequences
-from linnet.data.lra.pathfinder import SIZE, draw_pictures
+from linnet.data.lra.image import image_sequences
+from linnet.data.lra.pathfinder import SIZE, draw_pathfinder
 from linnet.data.lra.png import decode_png
-from linnet.data.lra.sequences import Arrays, Sequences, load_arrays, save_arrays
-from linnet.data.lra.sources import read_files
+from linnet.data.lra.sequences import Arrays, Sequences, load_sequence_arrays, save_sequence_arrays
+from linnet.data.lra.sources import read_source_files
 from linnet.errors import InputError
-from linnet.storage import DAY, clean, one_line_errors, read_json, write_json
+from linnet.storage import DAY, clean_temporary_files, one_line_file_errors, read_json_file, write_json_file
 
 SHARD = 1000  # pictures
 RULES = "pathfinder32 1"
@@ -48,12 +48,14 @@ class _Shard(NamedTuple):
 
     def load(self) -> Arrays | None:
         """Its content, or None if the file is missing or damaged."""
-        return load_arrays(self.path, self.about)
+        return load_sequence_arrays(self.path, self.about)
 
     def write(self) -> int:
         """Draw and save its pictures; returns how many."""
-        pictures = draw_pictures(self.seed, self.number, self.size)
-        save_arrays(self.path, self.about, {"pixels": pictures.pixels, "labels": pictures.labels.astype(np.uint8)})
+        pictures = draw_pathfinder(self.seed, self.number, self.size)
+        save_sequence_arrays(
+            self.path, self.about, {"pixels": pictures.pixels, "labels": pictures.labels.astype(np.uint8)}
+        )
         return self.size
 
 
@@ -65,7 +67,7 @@ def _shards(folder: Path, about: Mapping[str, Any]) -> Iterator[_Shard]:
         yield _Shard(path, about["seed"], number, min(size, count - number * size))
 
 
-def write_shards(
+def write_pathfinder_files(
     folder: Path,
     count: int,
     seed: int,
@@ -76,12 +78,12 @@ def write_shards(
     """Generate `count` pictures and keep existing shards; the result does not depend on the number of workers."""
     about = {"rules": RULES, "count": count, "seed": seed, "shard": shard}
     if not (folder / ABOUT).exists():
-        with one_line_errors("write", folder):
+        with one_line_file_errors("write", folder):
             folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / ABOUT, about)
-    elif read_json(folder / ABOUT) != about:
+        write_json_file(folder / ABOUT, about)
+    elif read_json_file(folder / ABOUT) != about:
         raise InputError(f"{folder} holds other pictures ({ABOUT} says which): name another folder")
-    clean(folder, older_than=DAY)  # files that a killed process left, not those that another is writing
+    clean_temporary_files(folder, older_than=DAY)  # files that a killed process left, not those that another is writing
     todo = [shard for shard in _shards(folder, about) if shard.load() is None]
     done = count - sum(shard.size for shard in todo)
     if progress is not None:
@@ -121,9 +123,9 @@ def _end_with_parent() -> None:
     os._exit(1)  # otherwise a worker would wait forever, because it holds the other end of its own pipe
 
 
-def read_shards(folder: Path) -> Sequences:
+def read_pathfinder_files(folder: Path) -> Sequences:
     """All pictures of a finished folder of shards."""
-    about = read_json(folder / ABOUT)
+    about = read_json_file(folder / ABOUT)
     least = {"count": 1, "shard": 1, "seed": 0}
     known = isinstance(about, dict) and about.get("rules") == RULES
     if not known or not all(isinstance(about.get(key), int) and about[key] >= low for key, low in least.items()):
@@ -136,10 +138,10 @@ def read_shards(folder: Path) -> Sequences:
             raise InputError(f"{shard.path} is missing or damaged: `{again}` generates it again")
         parts.append(part)
     pixels, labels = (np.concatenate([part[name] for part in parts]) for name in ("pixels", "labels"))
-    return to_sequences(pixels, labels.astype(np.int64))
+    return image_sequences(pixels, labels.astype(np.int64))
 
 
-def read_public(folder: Path, progress: Callable[[int, int], None] | None = None) -> Sequences:
+def read_public_pathfinder_files(folder: Path, progress: Callable[[int, int], None] | None = None) -> Sequences:
     """The public layout: imgs/N/sample_M.png, and metadata/N.npy whose fourth column is the label.
 
     Empty files are skipped; the public set has one.
@@ -150,7 +152,7 @@ def read_public(folder: Path, progress: Callable[[int, int], None] | None = None
     def wanted(name: PurePosixPath) -> bool:
         return name.suffix == ".png"
 
-    for place, path, data in read_files(folder / "imgs", wanted, MISSING, progress):
+    for place, path, data in read_source_files(folder / "imgs", wanted, MISSING, progress):
         name = "/".join(path.parts[-2:])
         if not data:
             continue
@@ -164,13 +166,13 @@ def read_public(folder: Path, progress: Callable[[int, int], None] | None = None
         pixels[name] = picture.reshape(-1)
     if not pixels:
         raise InputError(f"{folder} has no pictures imgs/N/sample_M.png: {MISSING}")
-    return to_sequences(np.stack(list(pixels.values())), np.array([labels[name] for name in pixels], np.int64))
+    return image_sequences(np.stack(list(pixels.values())), np.array([labels[name] for name in pixels], np.int64))
 
 
 def _labels(folder: Path) -> dict[str, int]:
     """The label of each picture, as `N/sample_M.png`."""
     labels: dict[str, int] = {}
-    for place, _, data in read_files(folder / "metadata", lambda name: name.suffix == ".npy", MISSING):
+    for place, _, data in read_source_files(folder / "metadata", lambda name: name.suffix == ".npy", MISSING):
         for number, row in enumerate(_rows(data, place), 1):
             if len(row) < 4 or row[3] not in ("0", "1"):
                 raise InputError(f"{place}, row {number}: the fourth column is not a label, 0 or 1")
@@ -193,7 +195,7 @@ def _rows(data: bytes, place: str) -> Sequence[Sequence[str]]:
         raise InputError(f"{place} is not a table of the pictures: {error}") from None
 
 
-def pathfinder_sheet(
+def pathfinder_files_sheet(
     pixels: NDArray[np.uint8], labels: NDArray[np.int64], scale: int = 4, columns: int = 8
 ) -> NDArray[np.uint8]:
     """Enlarged pictures side by side; those with label 1 have a bright frame."""

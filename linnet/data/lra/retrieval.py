@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.data.lra.sequences import Sequences
-from linnet.data.lra.sources import data_folder, read_label, read_rows, require_utf8
+from linnet.data.lra.sources import read_source_label, read_source_rows, require_utf8_source, source_folder
 from linnet.errors import InputError
 
 NAMES = {"train": "new_aan_pairs.train.tsv", "valid": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
@@ -72,11 +72,11 @@ def read_retrieval(path: Path, length: int, progress: Callable[[int, int], None]
         if not (path / name).is_file():
             raise InputError(f"{path / name} does not exist: {MISSING}")
         library, found = _Library(length), []
-        for place, (label, _, _, *texts) in read_rows(path / name, 5):
+        for place, (label, _, _, *texts) in read_source_rows(path / name, 5):
             if not all(texts):
                 raise InputError(f"{place}: a text is empty")
-            one, other = (library.number(require_utf8(text, place)) for text in texts)
-            found.append((one, other, read_label(label, place, 2)))
+            one, other = (library.number(require_utf8_source(text, place)) for text in texts)
+            found.append((one, other, read_source_label(label, place, 2)))
         if not found:
             raise InputError(f"{path / name} has no rows")
         splits[split] = library.pairs(found)
@@ -85,20 +85,20 @@ def read_retrieval(path: Path, length: int, progress: Callable[[int, int], None]
     return splits
 
 
-def default_path() -> Path:
+def default_retrieval_path() -> Path:
     """The folder of the small set in LINNET_DATA."""
-    return data_folder("aan-small", MISSING_SMALL)
+    return source_folder("aan-small", MISSING_SMALL)
 
 
-def read_small(path: Path, length: int, seed: int = 0) -> dict[str, Pairs]:
+def read_small_retrieval(path: Path, length: int, seed: int = 0) -> dict[str, Pairs]:
     """The splits of the small set, with one pair without a citation per citation; skips papers without text."""
     texts: dict[bytes, bytes] = {}
-    for place, (name, text) in read_rows(_file(path, "docs.tsv.xz"), 2):
+    for place, (name, text) in read_source_rows(_file(path, "docs.tsv.xz"), 2):
         if name in texts:
             raise InputError(f"{place}: the id {name.decode('ascii', 'replace')!r} occurs twice")
-        texts[name] = require_utf8(text, place)
+        texts[name] = require_utf8_source(text, place)
     cited: dict[bytes, set[bytes]] = {}
-    for place, pair in read_rows(_file(path, "citations.tsv"), 2):
+    for place, pair in read_source_rows(_file(path, "citations.tsv"), 2):
         for name in pair:
             if name not in texts:
                 raise InputError(f"{place}: {name.decode('ascii', 'replace')!r} is not an id in docs.tsv.xz")

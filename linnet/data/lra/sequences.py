@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from linnet.data.corpora import SPLITS
 from linnet.errors import InputError, LinnetError
-from linnet.storage import DAY, cache_folder, clean, write_atomic
+from linnet.storage import DAY, cache_folder, clean_temporary_files, write_file_atomic
 
 Arrays = dict[str, NDArray[Any]]
 FORMAT = "linnet-arrays-1"
@@ -53,11 +53,11 @@ class Sequences:
     def rows(self, samples: NDArray[np.int64], most: int = 0) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """These sequences as (B,N), padded with 0 to the longest, and the mask of real tokens.
 
-        With `most`, an upper bound on the lengths, N takes only a few values: see `even`.
+        With `most`, an upper bound on the lengths, N takes only a few values: see `even_sequence_width`.
         """
         begin, length = self.starts[samples], self.starts[samples + 1] - self.starts[samples]
         longest = max(int(length.max()), 1)
-        column = np.arange(even(longest, most) if most else longest)
+        column = np.arange(even_sequence_width(longest, most) if most else longest)
         real = column < length[:, None]
         places = np.minimum(begin[:, None] + column, len(self.tokens) - 1)
         return np.where(real, self.tokens[places], 0).astype(np.int64), real
@@ -84,17 +84,17 @@ class Sequences:
             raise InputError(f"{what}: the label of sequence {wrong[0] + 1} is {label}: it must be 0 to {classes - 1}")
 
 
-def even(width: int, most: int) -> int:
+def even_sequence_width(width: int, most: int) -> int:
     """`width` rounded up to a multiple of GRAIN, but at most `most`."""
     return min(-(-width // GRAIN) * GRAIN, most)
 
 
-def letter(token: int) -> str:
+def sequence_letter(token: int) -> str:
     """The character of a token of `Sequences.of`; a byte that is not a character appears as `\\xff`."""
     return bytes([token - 1]).decode(errors="backslashreplace")
 
 
-def arrays_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
+def sequence_arrays_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
     """SHA-256 of arrays: names, types, shapes and content."""
     whole = hashlib.sha256()
     for name in sorted(arrays):
@@ -104,29 +104,31 @@ def arrays_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
     return whole.hexdigest()
 
 
-def cached(about: str, build: Callable[[], Arrays], cache: Path | None) -> Arrays:
+def cached_sequences(about: str, build: Callable[[], Arrays], cache: Path | None) -> Arrays:
     """The arrays that `build` returns, cached in the folder `cache` under `about`, which must describe them fully.
 
     If the folder is not writable, nothing is cached.
     """
     folder = cache_folder() if cache is None else cache
     path = folder / f"{hashlib.sha256(f'{FORMAT} {about}'.encode()).hexdigest()}.safetensors"
-    arrays = load_arrays(path, about)
+    arrays = load_sequence_arrays(path, about)
     if arrays is None:
         arrays = build()
         with contextlib.suppress(OSError, LinnetError):
             folder.mkdir(parents=True, exist_ok=True)
-            save_arrays(path, about, arrays)
-            clean(folder, older_than=DAY)  # files that a killed process left
+            save_sequence_arrays(path, about, arrays)
+            clean_temporary_files(folder, older_than=DAY)  # files that a killed process left
     return arrays
 
 
-def save_arrays(path: Path, about: str, arrays: Arrays) -> None:
+def save_sequence_arrays(path: Path, about: str, arrays: Arrays) -> None:
     """Write arrays and their description to a file, atomically."""
     from safetensors.numpy import save
 
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write_atomic(path, _in_order(save(whole, {"about": f"{FORMAT} {about}", "sha256": arrays_sha256(whole)})))
+    write_file_atomic(
+        path, _in_order(save(whole, {"about": f"{FORMAT} {about}", "sha256": sequence_arrays_sha256(whole)}))
+    )
 
 
 def _in_order(data: bytes) -> bytes:
@@ -138,8 +140,8 @@ def _in_order(data: bytes) -> bytes:
     return data[:8] + text.ljust(size) + data[8 + size :]
 
 
-def load_arrays(path: Path, about: str) -> Arrays | None:
-    """Arrays that `save_arrays` wrote; None if the file is missing, damaged or has another description."""
+def load_sequence_arrays(path: Path, about: str) -> Arrays | None:
+    """Arrays that `save_sequence_arrays` wrote; None if the file is missing, damaged or has another description."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -148,10 +150,14 @@ def load_arrays(path: Path, about: str) -> Arrays | None:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
     except (OSError, SafetensorError):
         return None
-    return arrays if said.get("about") == f"{FORMAT} {about}" and said.get("sha256") == arrays_sha256(arrays) else None
+    return (
+        arrays
+        if said.get("about") == f"{FORMAT} {about}" and said.get("sha256") == sequence_arrays_sha256(arrays)
+        else None
+    )
 
 
-def file_sha256(path: Path) -> str:
+def sequence_file_sha256(path: Path) -> str:
     """SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -32,7 +32,7 @@ class File(NamedTuple):
     data: bytes
 
 
-def data_folder(name: str, missing: str) -> Path:
+def source_folder(name: str, missing: str) -> Path:
     """The folder `name` in LINNET_DATA; if there is none, raises with `missing` as advice."""
     root = os.environ.get("LINNET_DATA")
     place = Path(root) / name if root else None
@@ -42,7 +42,7 @@ def data_folder(name: str, missing: str) -> Path:
     return place
 
 
-def read_files(path: Path, wanted: Wanted, missing: str, progress: Progress | None = None) -> Iterator[File]:
+def read_source_files(path: Path, wanted: Wanted, missing: str, progress: Progress | None = None) -> Iterator[File]:
     """The wanted files of a folder, by name, or of a tar archive, in its order; `missing` is advice for an error."""
     if path.is_dir():
         found = (file for file in path.rglob("*") if wanted(PurePosixPath(file.as_posix())))
@@ -109,7 +109,7 @@ def _read_bytes(path: Path) -> bytes:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def read_rows(path: Path, columns: int) -> Iterator[tuple[str, list[bytes]]]:
+def read_source_rows(path: Path, columns: int) -> Iterator[tuple[str, list[bytes]]]:
     """The rows of a tab-separated file without a header, each with its place; .xz is decompressed.
 
     Only one row is in memory at a time: the 147,086 public pairs of Retrieval are whole papers.
@@ -132,7 +132,7 @@ def read_rows(path: Path, columns: int) -> Iterator[tuple[str, list[bytes]]]:
         raise InputError(f"{path} is not a whole .xz file: {error}") from None
 
 
-def read_label(cell: bytes, place: str, classes: int) -> int:
+def read_source_label(cell: bytes, place: str, classes: int) -> int:
     """A label as a number below `classes`."""
     text = cell.decode("ascii", "replace").strip()
     try:
@@ -146,7 +146,7 @@ def read_label(cell: bytes, place: str, classes: int) -> int:
     return label
 
 
-def require_utf8(text: bytes, place: str) -> bytes:
+def require_utf8_source(text: bytes, place: str) -> bytes:
     """The text itself; raises if it is not UTF-8."""
     try:
         text.decode()

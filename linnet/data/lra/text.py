@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from linnet.data.lra.sequences import Sequences
-from linnet.data.lra.sources import data_folder, read_files, read_label, read_rows, require_utf8
+from linnet.data.lra.sources import (
+    read_source_files,
+    read_source_label,
+    read_source_rows,
+    require_utf8_source,
+    source_folder,
+)
 from linnet.errors import InputError
 
 CLASSES = ("neg", "pos")
@@ -18,12 +24,12 @@ MISSING = (
 Review = tuple[str, int, bytes]  # split, label, text
 
 
-def default_path() -> Path:
+def default_text_path() -> Path:
     """The folder of the reviews in LINNET_DATA."""
-    return data_folder("imdb", MISSING)
+    return source_folder("imdb", MISSING)
 
 
-def read_text(path: Path, length: int, progress: Callable[[int, int], None] | None = None) -> dict[str, Sequences]:
+def read_lra_text(path: Path, length: int, progress: Callable[[int, int], None] | None = None) -> dict[str, Sequences]:
     """The splits of the reviews at `path`, each review cut at `length` bytes."""
     tables = (path / "train.tsv.xz").is_file()
     found: dict[str, tuple[list[bytes], list[int]]] = {"train": ([], []), "test": ([], [])}
@@ -42,10 +48,10 @@ def read_text(path: Path, length: int, progress: Callable[[int, int], None] | No
 def _read_tables(path: Path) -> Iterator[Review]:
     """Read two tables of label, id and text."""
     for split in ("train", "test"):
-        for place, (label, _, text) in read_rows(path / f"{split}.tsv.xz", 3):
+        for place, (label, _, text) in read_source_rows(path / f"{split}.tsv.xz", 3):
             if not text:
                 raise InputError(f"{place}: the text is empty")
-            yield split, read_label(label, place, 2), require_utf8(text, place)
+            yield split, read_source_label(label, place, 2), require_utf8_source(text, place)
 
 
 def _read_public(path: Path, progress: Callable[[int, int], None] | None) -> Iterator[Review]:
@@ -55,11 +61,11 @@ def _read_public(path: Path, progress: Callable[[int, int], None] | None) -> Ite
         return name.suffix == ".txt" and name.parts[-3:-2] in (("train",), ("test",)) and name.parts[-2] in CLASSES
 
     seen = set()
-    for place, name, text in read_files(path, wanted, MISSING, progress):
+    for place, name, text in read_source_files(path, wanted, MISSING, progress):
         split, kind, _ = name.parts[-3:]
         if name.parts[-3:] in seen:
             raise InputError(f"{place}: {'/'.join(name.parts[-3:])} exists twice: keep one copy of the reviews")
         seen.add(name.parts[-3:])
         if not text:
             raise InputError(f"{place} is empty")
-        yield split, CLASSES.index(kind), require_utf8(text, place)
+        yield split, CLASSES.index(kind), require_utf8_source(text, place)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from linnet.errors import InputError
-from linnet.ops.cpu.build import kernels
+from linnet.ops.cpu.build import built_cpu_kernels
 from linnet.ops.memory import Maybe
 
 LONG = 256  # tokens that justify a separate thread
@@ -17,7 +17,7 @@ WHOLE = dict.fromkeys(("run", "ids", "position", "seed"), torch.int64)
 TYPES: dict[str, torch.dtype | None] = {"real": torch.bool, **WHOLE, "theta": None, "u": None}  # others are float32
 
 
-def check(op: str, **tensors: tuple[Maybe, tuple[int, ...]]) -> None:
+def check_kernel_arguments(op: str, **tensors: tuple[Maybe, tuple[int, ...]]) -> None:
     """A one-line error unless each tensor has this shape, the type of its name, and memory for all its numbers.
 
     Every native call begins with it. A backward pass needs it as much as a forward pass: autograd hands over whatever
@@ -44,7 +44,7 @@ def _extent(x: Tensor) -> int:
     return (sum(map(mul, strides, x.shape)) - sum(strides) + 1) * x.itemsize if x.numel() else 0
 
 
-def sizes(op: str, q: Tensor, v: Tensor) -> tuple[int, int, int, int, int]:
+def kernel_argument_sizes(op: str, q: Tensor, v: Tensor) -> tuple[int, int, int, int, int]:
     """B, H, N, D and E, or a one-line error unless both tensors have four axes."""
     if q.dim() != 4 or v.dim() != 4:
         shapes = f"q {tuple(q.shape)}, v {tuple(v.shape)}"
@@ -52,17 +52,17 @@ def sizes(op: str, q: Tensor, v: Tensor) -> tuple[int, int, int, int, int]:
     return *q.shape, v.shape[3]
 
 
-def view(x: Maybe) -> tuple[int, ...]:
+def kernel_argument_view(x: Maybe) -> tuple[int, ...]:
     """The kernels' View: an address and three strides."""
     return (0, 0, 0, 0) if x is None else (x.data_ptr(), *x.stride()[:3])
 
 
-def address(x: Maybe) -> int:
+def kernel_argument_address(x: Maybe) -> int:
     """Where a tensor without gaps begins."""
     return 0 if x is None else x.data_ptr()
 
 
-def shares(q: Tensor, work: int) -> tuple[int, int, int]:
+def kernel_argument_shares(q: Tensor, work: int) -> tuple[int, int, int]:
     """The number of threads, of heads per item, and of spans per row if there are few rows."""
     B, H, N, D = q.shape
     threads = torch.get_num_threads() if B * H * N * work > SMALL else 1
@@ -71,6 +71,6 @@ def shares(q: Tensor, work: int) -> tuple[int, int, int]:
     return min(threads, B * H * spans), group, spans
 
 
-def call(name: str, *numbers: int) -> None:
+def call_kernel_with_arguments(name: str, *numbers: int) -> None:
     """Call the kernel `name` with its problem, a struct of 64-bit numbers."""
-    getattr(kernels().library, name)(struct.pack(f"{len(numbers)}q", *numbers))
+    getattr(built_cpu_kernels().library, name)(struct.pack(f"{len(numbers)}q", *numbers))

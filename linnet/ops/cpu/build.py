@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from linnet.errors import LinnetError
-from linnet.storage import clean, open_regular, read_bytes, temporary_name
+from linnet.storage import clean_temporary_files, open_regular_file, read_file_bytes, temporary_file_name
 
 SOURCE = Path(__file__).parent / "source"
 COMPILERS = ("c++", "g++", "clang++")
@@ -63,27 +63,27 @@ class BuildError(LinnetError):
 
 
 @cache
-def kernels() -> Kernels:
+def built_cpu_kernels() -> Kernels:
     """The kernels, compiled if the cache has none: asked once in a process, so that a failure is not repeated."""
-    return load()
+    return load_cpu_build()
 
 
-def load(again: bool = False) -> Kernels:
+def load_cpu_build(again: bool = False) -> Kernels:
     """The kernels, compiled if the cache has none, or in any case with `again`."""
     try:
-        path = (None if again else built()) or build(again)
+        path = (None if again else find_cpu_build()) or build_cpu_kernels(again)
         return Kernels(_load(path), path)
     except (BuildError, OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         return Kernels(None, None, " ".join(str(error).split()))
 
 
-def folder() -> Path:
+def cpu_build_folder() -> Path:
     """Where compiled kernels are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "linnet" / "kernels"
 
 
-def kernel_key() -> str:
+def cpu_build_key() -> str:
     """A digest of all that decides what the compiler makes: source, flags, processor."""
     parts = [" ".join(FLAGS), repr(VARIANTS), platform.system(), _processor()]
     parts += [path.name + "\n" + path.read_text() for path in sorted(SOURCE.iterdir()) if path.is_file()]
@@ -100,23 +100,23 @@ def _processor() -> str:
     return f"{platform.machine()} {platform.processor()} {flags}"
 
 
-def built() -> Path | None:
+def find_cpu_build() -> Path | None:
     """The compiled kernels in the cache, if they are whole and ours."""
     with contextlib.suppress(OSError, RuntimeError, BuildError):  # a folder that may not be read, a user without a home
-        place = folder().resolve()
+        place = cpu_build_folder().resolve()
         _check_private(place)
-        for path in sorted(place.glob(f"{kernel_key()}-*.so")):
+        for path in sorted(place.glob(f"{cpu_build_key()}-*.so")):
             with contextlib.suppress(OSError, BuildError):
                 os.close(_verified(path))
                 return path
     return None
 
 
-def refused() -> str:
+def refused_cpu_build() -> str:
     """Why no code is loaded from the cache, or nothing."""
     with contextlib.suppress(OSError, RuntimeError):
         try:
-            _check_private(folder().resolve())
+            _check_private(cpu_build_folder().resolve())
         except BuildError as error:
             return str(error)
     return ""
@@ -139,10 +139,10 @@ def _check_private(place: Path) -> None:
 
 def _verified(path: Path) -> int:
     """A descriptor of a library that is ours alone and has the SHA-256 in its name."""
-    descriptor = open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = open_regular_file(path, os.O_RDONLY | os.O_NOFOLLOW)
     found = os.fstat(descriptor)
     ours = found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if not ours or read_bytes(descriptor, found.st_size)[1] != path.stem.split("-")[1]:
+    if not ours or read_file_bytes(descriptor, found.st_size)[1] != path.stem.split("-")[1]:
         os.close(descriptor)
         raise BuildError(f"{path} is damaged or not ours")
     return descriptor
@@ -157,11 +157,11 @@ def _load(path: Path) -> ctypes.CDLL:
     return ctypes.CDLL(name if os.path.exists(name) else str(path))
 
 
-def build(again: bool = False) -> Path:
+def build_cpu_kernels(again: bool = False) -> Path:
     """Compile, try in a process of its own, and put under the final name in one step; `again`: also if it is there."""
     if os.name != "posix":
         raise BuildError(f"the kernels are not built on {platform.system()}")
-    place = folder()
+    place = cpu_build_folder()
     try:
         place = place.resolve()
         _check_private(place)  # before anything is made there, and again when all of it is
@@ -170,11 +170,11 @@ def build(again: bool = False) -> Path:
                 path.mkdir(mode=0o700)
         _check_private(place)
         with _alone(place):
-            clean(place, shared=True)  # what a killed build left
-            scratch = temporary_name(place / "kernels")
+            clean_temporary_files(place, shared=True)  # what a killed build left
+            scratch = temporary_file_name(place / "kernels")
             scratch.mkdir(mode=0o700)
             try:
-                return (None if again else built()) or _compile(scratch, place)
+                return (None if again else find_cpu_build()) or _compile(scratch, place)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
@@ -186,7 +186,7 @@ def _alone(place: Path) -> Iterator[None]:
     """Other processes that want the same kernels wait for these; the lock goes with its process."""
     import fcntl
 
-    lock = open_regular(place / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+    lock = open_regular_file(place / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
     try:
         with contextlib.suppress(OSError):  # a file system without locks: then each builds its own
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -206,7 +206,7 @@ def _compile(scratch: Path, place: Path) -> Path:
         reason = _run(command, f"{compiler} failed") or _run(trial, "the compiled kernels do not work here")
         if not reason:
             library.chmod(0o700)  # whatever the umask is
-            final = place / f"{kernel_key()}-{hashlib.sha256(library.read_bytes()).hexdigest()}.so"
+            final = place / f"{cpu_build_key()}-{hashlib.sha256(library.read_bytes()).hexdigest()}.so"
             os.replace(library, final)
             return final
         reasons.append(reason)

@@ -18,7 +18,7 @@ from torch.compiler import is_compiling
 
 from linnet.ops.backend import WIDTHS
 from linnet.ops.cpu.arguments import SMALL
-from linnet.ops.cpu.build import kernels
+from linnet.ops.cpu.build import built_cpu_kernels
 from linnet.ops.memory import Maybe
 from linnet.ops.precision import State
 
@@ -83,7 +83,7 @@ class Stepper:
 @cache
 def _call() -> Any:
     """The kernel; None if there is none, or if torch has no table through which C reads tensors."""
-    path = kernels().path
+    path = built_cpu_kernels().path
     if path is None or not hasattr(Tensor, TABLE) or ctypes.c_uint32.from_address(_python()[0]).value != 1:
         return None
     function = ctypes.PyDLL(str(path)).linnet_step

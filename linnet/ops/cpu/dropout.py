@@ -6,19 +6,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, address, call, check
+from linnet.ops.cpu.arguments import SMALL, call_kernel_with_arguments, check_kernel_arguments, kernel_argument_address
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.memory import Maybe
 
 
 def _forward(x: Tensor, seed: Tensor, p: float) -> Tensor:
     """x with each number multiplied by 0 or by 1 / (1 - p)."""
-    check("dropout", x=(x, x.shape), seed=(seed, ()))
+    check_kernel_arguments("dropout", x=(x, x.shape), seed=(seed, ()))
     x = x.resolve_neg().contiguous()
     y = torch.empty_like(x)
     threads = torch.get_num_threads() if x.numel() > SMALL else 1
     (bits,) = struct.unpack("q", struct.pack("d", p))
-    call("linnet_dropout", x.numel(), threads, address(x), address(y), bits, int(seed))
+    call_kernel_with_arguments(
+        "linnet_dropout", x.numel(), threads, kernel_argument_address(x), kernel_argument_address(y), bits, int(seed)
+    )
     return y
 
 

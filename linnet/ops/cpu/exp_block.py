@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.block import kernel_ids
+from linnet.ops.block import block_kernel_ids
 from linnet.ops.cpu import exponential
-from linnet.ops.cpu.block import call_block, check_inputs
+from linnet.ops.cpu.block import call_cpu_block, check_cpu_block
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.masks import Layout
-from linnet.ops.memory import Maybe, dense, empty_rows, rows
+from linnet.ops.memory import Maybe, dense_memory, empty_memory_rows, memory_rows
 from linnet.ops.rules import ExpRule
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -24,11 +24,11 @@ def _forward(
     causal: bool, scale: float,
 ) -> Outputs:  # fmt: skip
     """The mean (B,H,N,E), then what `exponential.forward` gives."""
-    check_inputs(q, k, v, real, ids)
-    far = exponential.forward(q, k, v, alpha, beta, real, run, None, None, None, causal)
-    o = empty_rows(v)
-    views = rows(q), rows(k), rows(v), o, far[0], None, None, None
-    call_block("linnet_block", views, dense(real), dense(ids), block, False, causal, scale, join=True)
+    check_cpu_block(q, k, v, real, ids)
+    far = exponential.forward_cpu_exponential(q, k, v, alpha, beta, real, run, None, None, None, causal)
+    o = empty_memory_rows(v)
+    views = memory_rows(q), memory_rows(k), memory_rows(v), o, far[0], None, None, None
+    call_cpu_block("linnet_block", views, dense_memory(real), dense_memory(ids), block, False, causal, scale, join=True)
     return o, *far
 
 
@@ -36,7 +36,9 @@ def _fake(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, real: Maybe, run: Maybe, ids: Maybe, block: int,
     causal: bool, scale: float,
 ) -> Outputs:  # fmt: skip
-    return empty_rows(v), *exponential.fake(q, k, v, alpha, beta, real, run, None, None, None, causal)
+    return empty_memory_rows(v), *exponential.fake_cpu_exponential(
+        q, k, v, alpha, beta, real, run, None, None, None, causal
+    )
 
 
 def _backward(
@@ -44,12 +46,14 @@ def _backward(
     block: int, causal: bool, scale: float, far: Tensor, less: Tensor, r: Tensor, S: Maybe, z: Maybe, m: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k and v."""
-    check_inputs(q, k, v, real, ids, None, g)
-    dq, dk, dv, _, _ = exponential.backward(
+    check_cpu_block(q, k, v, real, ids, None, g)
+    dq, dk, dv, _, _ = exponential.backward_cpu_exponential(
         g, None, None, q, k, v, alpha, beta, real, run, None, None, None, causal, far, less, r, S, z, m
     )
-    views = rows(q), rows(k), rows(v), None, rows(g), dq, dk, dv
-    call_block("linnet_block_backward", views, dense(real), dense(ids), block, False, causal, scale, join=True)
+    views = memory_rows(q), memory_rows(k), memory_rows(v), None, memory_rows(g), dq, dk, dv
+    call_cpu_block(
+        "linnet_block_backward", views, dense_memory(real), dense_memory(ids), block, False, causal, scale, join=True
+    )
     return dq, dk, dv
 
 
@@ -57,7 +61,7 @@ def _backward_fake(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, real: Maybe, run: Maybe, ids: Maybe,
     block: int, causal: bool, scale: float, far: Tensor, less: Tensor, r: Tensor, S: Maybe, z: Maybe, m: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return empty_rows(q), empty_rows(k), empty_rows(v)
+    return empty_memory_rows(q), empty_memory_rows(k), empty_memory_rows(v)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -81,8 +85,8 @@ _cpu_backward = CustomOp("cpu_exp_block_backward", _backward, _backward_fake)
 exp_block = CustomOp("cpu_exp_block", _forward, _fake, (_save, _gradients))
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, where: Layout, size: int, rule: ExpRule) -> Tensor:
+def cpu_exp_block_mean(q: Tensor, k: Tensor, v: Tensor, where: Layout, size: int, rule: ExpRule) -> Tensor:
     """The mean of exponential attention by `rule` and of softmax in blocks of `size` tokens."""
-    pair, ids = exponential.scales(q, rule), kernel_ids(where, size, len(q))
+    pair, ids = exponential.cpu_exponential_scales(q, rule), block_kernel_ids(where, size, len(q))
     o: Tensor = exp_block(q, k, v, *pair, where.real, where.run, ids, size, rule.causal, q.shape[3] ** -0.5)[0]
     return o

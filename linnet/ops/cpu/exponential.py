@@ -10,10 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import address, call, check, shares, sizes, view
+from linnet.ops.cpu.arguments import (
+    call_kernel_with_arguments,
+    check_kernel_arguments,
+    kernel_argument_address,
+    kernel_argument_shares,
+    kernel_argument_sizes,
+    kernel_argument_view,
+)
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.masks import Layout
-from linnet.ops.memory import Maybe, dense, empty_rows, rows
+from linnet.ops.memory import Maybe, dense_memory, empty_memory_rows, memory_rows
 from linnet.ops.precision import State
 from linnet.ops.rules import ExpRule
 
@@ -23,20 +30,28 @@ Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 def _call(name: str, q: Tensor, v: Tensor, real: Maybe, run: Maybe, *fields: Maybe) -> None:
     """Fill in `struct Exponential` and call the kernel; `fields` are its eight views, then its addresses."""
     (B, H, N, D), E, alpha = q.shape, v.shape[3], fields[-2]
-    threads, group, _ = shares(q, D * E)
-    views = [number for x in fields[:8] for number in view(x)]
+    threads, group, _ = kernel_argument_shares(q, D * E)
+    views = [number for x in fields[:8] for number in kernel_argument_view(x)]
     numbers = B, H, N, D, E, 1, min(threads, B * H), group, 1
     single = alpha is not None and alpha.shape[2] == 1
-    call(name, *numbers, address(real), address(run), *views, *(address(x) for x in fields[8:]), int(single))
+    call_kernel_with_arguments(
+        name,
+        *numbers,
+        kernel_argument_address(real),
+        kernel_argument_address(run),
+        *views,
+        *(kernel_argument_address(x) for x in fields[8:]),
+        int(single),
+    )
 
 
 def _check(
     q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe, m0: Maybe
 ) -> None:
     """One-line errors for inputs that do not fit together."""
-    B, H, N, D, E = sizes("exp_attention", q, v)
+    B, H, N, D, E = kernel_argument_sizes("exp_attention", q, v)
     scale = (B, H, 1 if alpha is not None and alpha.shape[2:3] == (1,) else N, 1)
-    check(
+    check_kernel_arguments(
         "exp_attention",
         q=(q, (B, H, N, D)),
         k=(k, (B, H, N, D)),
@@ -51,33 +66,33 @@ def _check(
     )
 
 
-def forward(
+def forward_cpu_exponential(
     q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe,
     m0: Maybe, causal: bool,
 ) -> Outputs:  # fmt: skip
     """o (B,H,N,E), the denominators' logarithms and r (B,H,N), and the state after the last token."""
     _check(q, k, v, alpha, beta, real, run, S0, z0, m0)
-    results = o, less, r, S, z, m = fake(q, k, v, alpha, beta, real, run, S0, z0, m0, causal)
-    q, k, v = rows(q), rows(k), rows(v)
-    alpha, beta, real, run, S0, z0, m0 = (dense(x) for x in (alpha, beta, real, run, S0, z0, m0))
+    results = o, less, r, S, z, m = fake_cpu_exponential(q, k, v, alpha, beta, real, run, S0, z0, m0, causal)
+    q, k, v = memory_rows(q), memory_rows(k), memory_rows(v)
+    alpha, beta, real, run, S0, z0, m0 = (dense_memory(x) for x in (alpha, beta, real, run, S0, z0, m0))
     name = "linnet_exp_causal" if causal else "linnet_exp_bidirectional"
     views = q, k, v, o, None, None, None, None
     _call(name, q, v, real, run, *views, less, S0, z0, S, z, None, None, None, None, None, r, m0, m, alpha, beta)
     return results
 
 
-def fake(
+def fake_cpu_exponential(
     q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe, run: Maybe, S0: Maybe, z0: Maybe,
     m0: Maybe, causal: bool,
 ) -> Outputs:  # fmt: skip
-    """Allocates the results of `forward`."""
+    """Allocates the results of `forward_cpu_exponential`."""
     (B, H, N, D), E = q.shape, v.shape[3]
     state = v.new_empty(B, H, D, E), v.new_empty(B, H, D), v.new_empty(B, H, D)
     kept = N if causal else 0  # what the backward pass cannot recompute
-    return empty_rows(v), v.new_empty(B, H, kept), v.new_empty(B, H, kept), *state
+    return empty_memory_rows(v), v.new_empty(B, H, kept), v.new_empty(B, H, kept), *state
 
 
-def backward(
+def backward_cpu_exponential(
     g: Tensor, gS: Maybe, gz: Maybe, q: Tensor, k: Tensor, v: Tensor, alpha: Maybe, beta: Maybe, real: Maybe,
     run: Maybe, S0: Maybe, z0: Maybe, m0: Maybe, causal: bool, o: Tensor, less: Tensor, r: Tensor, S1: Maybe,
     z1: Maybe, m1: Tensor,
@@ -87,13 +102,13 @@ def backward(
     (B, H, N, D), E = q.shape, v.shape[3]
     sums, totals, by_token = (B, H, D, E), (B, H, D), (B, H, N if causal else 0)
     kept = {"less": (less, by_token), "r": (r, by_token), "S1": (S1, sums), "z1": (z1, totals), "m1": (m1, totals)}
-    check("exp_attention", g=(g, v.shape), o=(o, v.shape), gS=(gS, sums), gz=(gz, totals), **kept)
+    check_kernel_arguments("exp_attention", g=(g, v.shape), o=(o, v.shape), gS=(gS, sums), gz=(gz, totals), **kept)
     results = dq, dk, dv, dS, dz = _backward_fake(
         g, gS, gz, q, k, v, alpha, beta, real, run, S0, z0, m0, causal, o, less, r, S1, z1, m1
     )
-    g, q, k, v, o = rows(g), rows(q), rows(k), rows(v), rows(o)
-    alpha, beta, real, run = (dense(x) for x in (alpha, beta, real, run))
-    S0, z0, m0, gS, gz, S1, z1 = (dense(x) for x in (S0, z0, m0, gS, gz, S1, z1))
+    g, q, k, v, o = memory_rows(g), memory_rows(q), memory_rows(k), memory_rows(v), memory_rows(o)
+    alpha, beta, real, run = (dense_memory(x) for x in (alpha, beta, real, run))
+    S0, z0, m0, gS, gz, S1, z1 = (dense_memory(x) for x in (S0, z0, m0, gS, gz, S1, z1))
     less, r, m1 = less.contiguous(), r.contiguous(), m1.contiguous()
     name = "linnet_exp_causal_backward" if causal else "linnet_exp_bidirectional_backward"
     views = q, k, v, o, g, dq, dk, dv
@@ -108,7 +123,7 @@ def _backward_fake(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     (B, H, _, D), E, there = q.shape, v.shape[3], S0 is not None
     state = v.new_empty(B, H, D if there else 0, E), v.new_empty(B, H, D if there else 0)
-    return empty_rows(q), empty_rows(k), empty_rows(v), *state
+    return empty_memory_rows(q), empty_memory_rows(k), empty_memory_rows(v), *state
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -130,20 +145,22 @@ def _gradients(ctx: Any, *gradients: Maybe) -> tuple[Maybe, ...]:
     return dq, dk, dv, None, None, None, None, dS if stateful else None, dz if stateful else None, None, None
 
 
-_cpu_backward = CustomOp("cpu_exponential_backward", backward, _backward_fake)
-exponential = CustomOp("cpu_exponential", forward, fake, (_save, _gradients))
+_cpu_backward = CustomOp("cpu_exponential_backward", backward_cpu_exponential, _backward_fake)
+exponential = CustomOp("cpu_exponential", forward_cpu_exponential, fake_cpu_exponential, (_save, _gradients))
 
 
-def attend(
+def cpu_exp_attention(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
 ) -> tuple[Tensor, State]:
     """The backend "cpu" of `exp_attention`."""
     before = (None, None, None) if state is None else tuple(part.to(v.dtype) for part in state)
-    o, _, _, S, z, m = exponential(q, k, v, *scales(q, rule), where.real, where.run, *before, rule.causal)
+    o, _, _, S, z, m = exponential(
+        q, k, v, *cpu_exponential_scales(q, rule), where.real, where.run, *before, rule.causal
+    )
     return o, (S, z, m.detach())
 
 
-def scales(q: Tensor, rule: ExpRule) -> list[Maybe]:
+def cpu_exponential_scales(q: Tensor, rule: ExpRule) -> list[Maybe]:
     """alpha and beta as (B,H,N,1) or (B,H,1,1)."""
     B, H = q.shape[:2]
     pair = rule.alpha, rule.beta
@@ -152,11 +169,19 @@ def scales(q: Tensor, rule: ExpRule) -> list[Maybe]:
 
 def _moments(x: Tensor, real: Maybe, whole: bool) -> tuple[Tensor, Tensor]:
     """Sum and sum of squares (B,H,N) of each token's entries in float64, 0 where not real; `whole`: (B,H,1), of all."""
-    check("moments", x=(x, x.shape), real=(real, (x.shape[0], x.shape[2])))
+    check_kernel_arguments("moments", x=(x, x.shape), real=(real, (x.shape[0], x.shape[2])))
     sums = _moments_fake(x, real, whole)
-    x, real = rows(x), dense(real)
-    threads, _, _ = shares(x, x.shape[3])
-    call("linnet_moments", *x.shape, threads, whole, address(real), *view(x), *(address(y) for y in sums))
+    x, real = memory_rows(x), dense_memory(real)
+    threads, _, _ = kernel_argument_shares(x, x.shape[3])
+    call_kernel_with_arguments(
+        "linnet_moments",
+        *x.shape,
+        threads,
+        whole,
+        kernel_argument_address(real),
+        *kernel_argument_view(x),
+        *(kernel_argument_address(y) for y in sums),
+    )
     return sums
 
 

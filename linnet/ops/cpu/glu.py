@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, address, call, check
+from linnet.ops.cpu.arguments import SMALL, call_kernel_with_arguments, check_kernel_arguments, kernel_argument_address
 from linnet.ops.custom_op import CustomOp
-from linnet.ops.memory import Maybe, rows
+from linnet.ops.memory import Maybe, memory_rows
 
 ACTS = ("silu", "relu")  # in the order of their numbers in `struct Glu`
 
@@ -16,14 +16,23 @@ def _call(name: str, x: Tensor, act: str, y: Maybe, g: Maybe, dx: Maybe) -> None
     """Fill in `struct Glu` and call the kernel."""
     threads = torch.get_num_threads() if x.numel() > SMALL else 1
     sizes = x.shape[0], x.shape[1] // 2, ACTS.index(act), threads
-    call(name, *sizes, address(x), x.stride(0), address(y), address(g), 0 if g is None else g.stride(0), address(dx))
+    call_kernel_with_arguments(
+        name,
+        *sizes,
+        kernel_argument_address(x),
+        x.stride(0),
+        kernel_argument_address(y),
+        kernel_argument_address(g),
+        0 if g is None else g.stride(0),
+        kernel_argument_address(dx),
+    )
 
 
 def _forward(x: Tensor, act: str) -> Tensor:
     """act(a) * b (R,w) of [a, b] = x (R,2w)."""
-    check("glu", x=(x, x.shape))
+    check_kernel_arguments("glu", x=(x, x.shape))
     y = _fake(x, act)
-    _call("linnet_glu", rows(x), act, y, None, None)
+    _call("linnet_glu", memory_rows(x), act, y, None, None)
     return y
 
 
@@ -33,9 +42,9 @@ def _fake(x: Tensor, act: str) -> Tensor:
 
 def _backward(g: Tensor, x: Tensor, act: str) -> Tensor:
     """The gradient of x, both halves side by side."""
-    check("glu", g=(g, g.shape), x=(x, (g.shape[0], 2 * g.shape[1])))
+    check_kernel_arguments("glu", g=(g, g.shape), x=(x, (g.shape[0], 2 * g.shape[1])))
     dx = _backward_fake(g, x, act)
-    _call("linnet_glu_backward", rows(x), act, None, rows(g), dx)
+    _call("linnet_glu_backward", memory_rows(x), act, None, memory_rows(g), dx)
     return dx
 
 

@@ -11,12 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import address, call, check, shares, sizes, view
+from linnet.ops.cpu.arguments import (
+    call_kernel_with_arguments,
+    check_kernel_arguments,
+    kernel_argument_address,
+    kernel_argument_shares,
+    kernel_argument_sizes,
+    kernel_argument_view,
+)
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.features import EluFeatures
 from linnet.ops.masks import Layout
-from linnet.ops.memory import Maybe, dense, empty_rows, rows
-from linnet.ops.positions import turns_of
+from linnet.ops.memory import Maybe, dense_memory, empty_memory_rows, memory_rows
+from linnet.ops.positions import position_turns
 from linnet.ops.precision import State
 from linnet.ops.rules import LinearRule
 
@@ -30,23 +37,38 @@ def _call(
     With theta and a gradient to give, the result is the gradient of theta in float64.
     """
     (B, H, N, D), E = q.shape, v.shape[3]
-    threads, group, spans = shares(q, D * E)
+    threads, group, spans = kernel_argument_shares(q, D * E)
     if run is not None and name.startswith("linnet_bidirectional"):
         spans = 1
     turn = dtheta = feature = None
     if phi:
         if theta is not None and position is not None:
-            turn, position = turns_of(theta, position).float().contiguous(), position.contiguous()
+            turn, position = position_turns(theta, position).float().contiguous(), position.contiguous()
             if name.endswith("backward"):
                 dtheta = torch.zeros(B * H * spans, D // 2, dtype=torch.float64)
-        u = None if u is None else dense(u.float())
+        u = None if u is None else dense_memory(u.float())
         by_row = N if position is not None and position.dim() == 2 else 0
-        places = address(turn), by_row * D, address(u), address(position), by_row, address(dtheta)
+        places = (
+            kernel_argument_address(turn),
+            by_row * D,
+            kernel_argument_address(u),
+            kernel_argument_address(position),
+            by_row,
+            kernel_argument_address(dtheta),
+        )
         feature = (ctypes.c_int64 * 7)(int(phi == "1+elu"), *places)
-    views = [number for x in fields[:8] for number in view(x)]
+    views = [number for x in fields[:8] for number in kernel_argument_view(x)]
     numbers = B, H, N, D, E, int(normalize), threads, group, spans
     where = 0 if feature is None else ctypes.addressof(feature)
-    call(name, *numbers, address(real), address(run), *views, *(address(x) for x in fields[8:]), where)
+    call_kernel_with_arguments(
+        name,
+        *numbers,
+        kernel_argument_address(real),
+        kernel_argument_address(run),
+        *views,
+        *(kernel_argument_address(x) for x in fields[8:]),
+        where,
+    )
     return None if dtheta is None else dtheta.sum(dim=0)
 
 
@@ -55,9 +77,9 @@ def _check(
     position: Maybe,
 ) -> None:  # fmt: skip
     """One-line errors for inputs that do not fit together."""
-    B, H, N, D, E = sizes("linear_attention", q, v)
+    B, H, N, D, E = kernel_argument_sizes("linear_attention", q, v)
     by_row = position is not None and position.dim() == 2
-    check(
+    check_kernel_arguments(
         "linear_attention",
         q=(q, (B, H, N, D)),
         k=(k, (B, H, N, D)),
@@ -79,8 +101,8 @@ def _forward(
     """o (B,H,N,E), its normalizer (B,H,N) or empty, and the state after the last token."""
     _check(q, k, v, real, run, S0, z0, theta, u, position)
     o, den, S, z = _fake(q, k, v, real, run, S0, z0, causal, normalize, phi, theta, u, position)
-    q, k, v = rows(q), rows(k), rows(v)
-    real, run, S0, z0 = dense(real), dense(run), dense(S0), dense(z0)
+    q, k, v = memory_rows(q), memory_rows(k), memory_rows(v)
+    real, run, S0, z0 = dense_memory(real), dense_memory(run), dense_memory(S0), dense_memory(z0)
     name = "linnet_causal" if causal else "linnet_bidirectional"
     fields = q, k, v, o, None, None, None, None, den, S0, z0, S, z, None, None, None, None
     _call(name, q, v, normalize, real, run, fields, phi, theta, u, position)
@@ -93,7 +115,7 @@ def _fake(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     (B, H, N, D), E = q.shape, v.shape[3]
     den = v.new_empty(B, H, N if normalize else 0)
-    return empty_rows(v), den, v.new_empty(B, H, D, E), v.new_empty(B, H, D if normalize else 0)
+    return empty_memory_rows(v), den, v.new_empty(B, H, D, E), v.new_empty(B, H, D if normalize else 0)
 
 
 def _backward(
@@ -106,13 +128,19 @@ def _backward(
     (B, H, N, D), E = q.shape, v.shape[3]
     sums, totals = (B, H, D, E), (B, H, D if normalize else 0)
     kept = {"o": (o, v.shape), "den": (den, (B, H, N if normalize else 0)), "S1": (S1, sums), "z1": (z1, totals)}
-    check("linear_attention", g=(g, v.shape), gS=(gS, sums), gz=(gz, totals), **kept)
+    check_kernel_arguments("linear_attention", g=(g, v.shape), gS=(gS, sums), gz=(gz, totals), **kept)
     dq, dk, dv, dS, dz, dtheta = _backward_fake(
         g, gS, gz, q, k, v, o, den, real, run, S0, z0, S1, z1, causal, normalize, phi, theta, u, position
     )
-    g, q, k, v, o = rows(g), rows(q), rows(k), rows(v), None if o is None else rows(o)
-    gS, gz, S0, z0, real, run = (dense(x) for x in (gS, gz, S0, z0, real, run))
-    den, S1, z1 = den.contiguous(), dense(S1), dense(z1)
+    g, q, k, v, o = (
+        memory_rows(g),
+        memory_rows(q),
+        memory_rows(k),
+        memory_rows(v),
+        None if o is None else memory_rows(o),
+    )
+    gS, gz, S0, z0, real, run = (dense_memory(x) for x in (gS, gz, S0, z0, real, run))
+    den, S1, z1 = den.contiguous(), dense_memory(S1), dense_memory(z1)
     name = "linnet_causal_backward" if causal else "linnet_bidirectional_backward"
     fields = q, k, v, o, g, dq, dk, dv, den, S0, z0, S1, z1, gS, gz, dS, dz
     found = _call(name, q, v, normalize, real, run, fields, phi, theta, u, position)
@@ -127,7 +155,7 @@ def _backward_fake(
     (B, H, _, D), E = q.shape, v.shape[3]
     state = v.new_empty(B, H, D, E), v.new_empty(B, H, D if normalize else 0)
     dtheta = v.new_empty(0) if theta is None else theta.new_empty(theta.shape)
-    return empty_rows(q), empty_rows(k), empty_rows(v), *state, dtheta
+    return empty_memory_rows(q), empty_memory_rows(k), empty_memory_rows(v), *state, dtheta
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -154,7 +182,7 @@ _cpu_backward = CustomOp("cpu_linear_backward", _backward, _backward_fake)
 linear = CustomOp("cpu_linear", _forward, _fake, (_save, _gradients))
 
 
-def attend(
+def cpu_linear_attention(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
 ) -> tuple[Tensor, State]:
     """The backend "cpu" of `linear_attention`."""

@@ -6,9 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, address, call, check, view
+from linnet.ops.cpu.arguments import (
+    SMALL,
+    call_kernel_with_arguments,
+    check_kernel_arguments,
+    kernel_argument_address,
+    kernel_argument_view,
+)
 from linnet.ops.custom_op import CustomOp
-from linnet.ops.memory import Maybe, empty_rows, rows
+from linnet.ops.memory import Maybe, empty_memory_rows, memory_rows
 
 
 def _call(name: str, rms: Tensor, eps: float, *views: Maybe) -> None:
@@ -16,31 +22,41 @@ def _call(name: str, rms: Tensor, eps: float, *views: Maybe) -> None:
     B, H, N, E = next(x.shape for x in views if x is not None)
     threads = torch.get_num_threads() if B * H * N * E > SMALL else 1
     (bits,) = struct.unpack("q", struct.pack("d", eps))
-    call(name, B, H, N, E, threads, *(number for x in views for number in view(x)), address(rms), bits)
+    call_kernel_with_arguments(
+        name,
+        B,
+        H,
+        N,
+        E,
+        threads,
+        *(number for x in views for number in kernel_argument_view(x)),
+        kernel_argument_address(rms),
+        bits,
+    )
 
 
 def _forward(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """SRMS of x (B,H,N,E) over H and E, and the root mean squares (B,N)."""
-    check("srms", x=(x, x.shape))
+    check_kernel_arguments("srms", x=(x, x.shape))
     y, rms = _fake(x, eps)
-    _call("linnet_srms", rms, eps, rows(x), y, None, None)
+    _call("linnet_srms", rms, eps, memory_rows(x), y, None, None)
     return y, rms
 
 
 def _fake(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return empty_rows(x), x.new_empty(x.shape[0], x.shape[2])
+    return empty_memory_rows(x), x.new_empty(x.shape[0], x.shape[2])
 
 
 def _backward(g: Tensor, y: Tensor, rms: Tensor, eps: float) -> Tensor:
     """The gradient of x."""
-    check("srms", g=(g, g.shape), y=(y, g.shape), rms=(rms, (g.shape[0], g.shape[2])))
-    dx = empty_rows(y)
-    _call("linnet_srms_backward", rms.contiguous(), eps, None, rows(y), rows(g), dx)
+    check_kernel_arguments("srms", g=(g, g.shape), y=(y, g.shape), rms=(rms, (g.shape[0], g.shape[2])))
+    dx = empty_memory_rows(y)
+    _call("linnet_srms_backward", rms.contiguous(), eps, None, memory_rows(y), memory_rows(g), dx)
     return dx
 
 
 def _backward_fake(g: Tensor, y: Tensor, rms: Tensor, eps: float) -> Tensor:
-    return empty_rows(y)
+    return empty_memory_rows(y)
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, float], output: tuple[Tensor, Tensor]) -> None:

@@ -5,24 +5,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, address, call, check, view
+from linnet.ops.cpu.arguments import (
+    SMALL,
+    call_kernel_with_arguments,
+    check_kernel_arguments,
+    kernel_argument_address,
+    kernel_argument_view,
+)
 from linnet.ops.custom_op import CustomOp
-from linnet.ops.memory import Maybe, empty_rows, rows
+from linnet.ops.memory import Maybe, empty_memory_rows, memory_rows
 
 
 def _forward(x: Tensor, turn: Tensor, back: bool) -> Tensor:
     """x (B,H,N,D) turned by `turn` (N,D) or (B,N,D), cosines and sines alternately; or turned back."""
     B, _, N, D = x.shape
-    check("rotate", x=(x, x.shape), turn=(turn, (N, D) if turn.dim() == 2 else (B, N, D)))
-    y, x, turn = empty_rows(x), rows(x), turn.contiguous()
+    check_kernel_arguments("rotate", x=(x, x.shape), turn=(turn, (N, D) if turn.dim() == 2 else (B, N, D)))
+    y, x, turn = empty_memory_rows(x), memory_rows(x), turn.contiguous()
     threads = torch.get_num_threads() if x.numel() > SMALL else 1
     by_row = turn.stride(0) if turn.dim() == 3 else 0
-    call("linnet_rotate", *x.shape, threads, int(back), *view(x), *view(y), address(turn), by_row)
+    call_kernel_with_arguments(
+        "linnet_rotate",
+        *x.shape,
+        threads,
+        int(back),
+        *kernel_argument_view(x),
+        *kernel_argument_view(y),
+        kernel_argument_address(turn),
+        by_row,
+    )
     return y
 
 
 def _fake(x: Tensor, turn: Tensor, back: bool) -> Tensor:
-    return empty_rows(x)
+    return empty_memory_rows(x)
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:

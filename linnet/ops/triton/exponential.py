@@ -11,13 +11,13 @@ from torch import Tensor
 
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.masks import Layout
-from linnet.ops.memory import Maybe, dense, empty_rows, rows
+from linnet.ops.memory import Maybe, dense_memory, empty_memory_rows, memory_rows
 from linnet.ops.precision import FLOOR, State
 from linnet.ops.rules import ExpRule
-from linnet.ops.triton.exponential_values import sum_values
-from linnet.ops.triton.exponential_weights import sum_weights
-from linnet.ops.triton.states import Keys, around
-from linnet.ops.triton.tiles import minus_dots
+from linnet.ops.triton.exponential_values import sum_exponential_values
+from linnet.ops.triton.exponential_weights import sum_exponential_weights
+from linnet.ops.triton.states import Keys, states_around
+from linnet.ops.triton.tiles import tile_minus_dots
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -27,10 +27,10 @@ def _forward(
 ) -> Outputs:
     """o (B,H,N,E), r and the denominators' logarithms (B,H,N), and the state after the last token."""
     o, r, less, *_ = _fake(q, k, v, real, run, S0, z0, m0, causal)
-    q, k, v = rows(q), rows(k), rows(v)
-    real, run, S0, z0, m0 = (dense(x) for x in (real, run, S0, z0, m0))
-    seen, after = around(k, v, real, run, causal, False, (S0, z0, m0), Keys(True, True))
-    sum_values(o, q, k, v, seen, run, (r, less), real, forward=True)
+    q, k, v = memory_rows(q), memory_rows(k), memory_rows(v)
+    real, run, S0, z0, m0 = (dense_memory(x) for x in (real, run, S0, z0, m0))
+    seen, after = states_around(k, v, real, run, causal, False, (S0, z0, m0), Keys(True, True))
+    sum_exponential_values(o, q, k, v, seen, run, (r, less), real, forward=True)
     assert after.z1 is not None and after.m1 is not None
     return o, r, less, after.S1, after.z1, after.m1
 
@@ -41,7 +41,7 @@ def _fake(
     (B, H, N, D), E = q.shape, v.shape[3]
     shapes = (B, H, N), (B, H, N), (B, H, D, E), (B, H, D), (B, H, D)
     r, less, S, z, m = (v.new_empty(shape, dtype=torch.float32) for shape in shapes)
-    return empty_rows(v), r, less, S, z, m
+    return empty_memory_rows(v), r, less, S, z, m
 
 
 def _backward(
@@ -49,17 +49,17 @@ def _backward(
     m0: Maybe, causal: bool, o: Tensor, r: Tensor, less: Tensor, m1: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v, S0 and z0."""
-    dq, dk, dv = empty_rows(q), empty_rows(k), empty_rows(v)
-    g, q, k, v = rows(g), rows(q), rows(k), rows(v)
-    gS, gz, S0, z0, m0, real, run = (dense(x) for x in (gS, gz, S0, z0, m0, real, run))
-    h = minus_dots(g, rows(o), None, 0.0)
-    seen, _ = around(k, v, real, run, causal, False, (S0, z0, m0), Keys(True, True))
-    sum_weights(dq, (q, k), (g, v), seen, run, (r, less), h, real, of_queries=True)
+    dq, dk, dv = empty_memory_rows(q), empty_memory_rows(k), empty_memory_rows(v)
+    g, q, k, v = memory_rows(g), memory_rows(q), memory_rows(k), memory_rows(v)
+    gS, gz, S0, z0, m0, real, run = (dense_memory(x) for x in (gS, gz, S0, z0, m0, real, run))
+    h = tile_minus_dots(g, memory_rows(o), None, 0.0)
+    seen, _ = states_around(k, v, real, run, causal, False, (S0, z0, m0), Keys(True, True))
+    sum_exponential_weights(dq, (q, k), (g, v), seen, run, (r, less), h, real, of_queries=True)
     start = (None, None, None) if gS is None and gz is None else (gS, gz, -m1)  # outgoing keys are relative to m1
     keys = Keys(True, True, y=h, less=(r, less))
-    seen, after = around(q, g, None, run, causal, True, start, keys)
-    sum_weights(dk, (k, q), (v, g), seen, run, (r, less), h, real, of_queries=False)
-    sum_values(dv, k, q, g, seen, run, (r, less), real, forward=False)
+    seen, after = states_around(q, g, None, run, causal, True, start, keys)
+    sum_exponential_weights(dk, (k, q), (v, g), seen, run, (r, less), h, real, of_queries=False)
+    sum_exponential_values(dv, k, q, g, seen, run, (r, less), real, forward=False)
     if m0 is None:
         return dq, dk, dv, r.new_empty(0), r.new_empty(0)
     U, u, peak = after[3:]
@@ -73,7 +73,7 @@ def _backward_fake(
     m0: Maybe, causal: bool, o: Tensor, r: Tensor, less: Tensor, m1: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     state = (r.new_empty(0),) * 2 if S0 is None or z0 is None else (torch.empty_like(S0), torch.empty_like(z0))
-    return empty_rows(q), empty_rows(k), empty_rows(v), *state
+    return empty_memory_rows(q), empty_memory_rows(k), empty_memory_rows(v), *state
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -98,7 +98,7 @@ _exponential_backward = CustomOp("triton_exponential_backward", _backward, _back
 exponential = CustomOp("triton_exponential", _forward, _fake, (_save, _gradients))
 
 
-def attend(
+def triton_exp_attention(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: ExpRule, state: State | None
 ) -> tuple[Tensor, State]:
     """The backend "triton" of `exp_attention`."""

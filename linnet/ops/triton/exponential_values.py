@@ -19,19 +19,19 @@ from linnet.ops.triton.tiles import (
     FLOOR,
     FUTURE,
     PAST,
-    block_of,
-    load_exponent,
-    load_exponents,
-    load_numbers,
-    load_rows,
-    load_token,
-    outside,
-    padded,
-    precision,
-    product,
-    sees,
-    store_rows,
-    view,
+    keys_outside_tile,
+    load_tile_exponent,
+    load_tile_exponents,
+    load_tile_numbers,
+    load_tile_rows,
+    load_tile_token,
+    padded_tile,
+    store_tile_rows,
+    tile_block,
+    tile_precision,
+    tile_product,
+    tile_sees,
+    tile_view,
 )  # fmt: skip
 
 BLOCK = 16  # tokens whose pairs are computed one by one, and the least size of a matrix product
@@ -40,7 +40,7 @@ WIDTH = 32  # channels per product
 
 
 @triton.jit
-def values_of_state(  # type: ignore[no-untyped-def]
+def _values_of_state(  # type: ignore[no-untyped-def]
     sums, den, r, a, a_r, a_less, real_a, S, z, m, reads, bh, span, H, i, N, D, e, E, BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -54,22 +54,22 @@ def values_of_state(  # type: ignore[no-untyped-def]
     old = r
     for k in range(0, D, BK):
         d = k + tl.arange(0, BK)
-        x = load_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D) + tl.load(m_start + d, d < D, FLOOR)[None, :]
+        x = load_tile_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D) + tl.load(m_start + d, d < D, FLOOR)[None, :]
         r = tl.maximum(r, tl.max(tl.where(reads[:, None], x, FLOOR), 1))
     sums *= tl.exp(old - r)[:, None]
     den *= tl.exp(old - r)
     for k in range(0, D, BK):
         d = k + tl.arange(0, BK)
-        x = load_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D) + tl.load(m_start + d, d < D, FLOOR)[None, :]
+        x = load_tile_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D) + tl.load(m_start + d, d < D, FLOOR)[None, :]
         W = tl.exp(tl.where(reads[:, None], x, -float("inf")) - r[:, None])
         inside = (d < D)[:, None] & (e < E)[None, :]
-        sums += product(W, tl.load(S_start + d[:, None] * S_row + e[None, :] * S_column, inside, 0.0), PRECISION)
+        sums += tile_product(W, tl.load(S_start + d[:, None] * S_row + e[None, :] * S_column, inside, 0.0), PRECISION)
         den += tl.sum(W * tl.load(z_start + d, d < D, 0.0)[None, :], 1)
     return sums, den, r
 
 
 @triton.jit
-def values_of_keys(  # type: ignore[no-untyped-def]
+def _values_of_keys(  # type: ignore[no-untyped-def]
     sums, den, r, a, a_r, a_less, real_a, b, b_r, b_less, w, reads, counts, s, bh, H, i, N, D, e, E,
     BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -77,27 +77,27 @@ def values_of_keys(  # type: ignore[no-untyped-def]
     old = r
     for k in range(0, D, BK):
         d = k + tl.arange(0, BK)
-        key = load_exponents(b, b_r, b_less, None, bh, H, s, N, d, D)
+        key = load_tile_exponents(b, b_r, b_less, None, bh, H, s, N, d, D)
         m = tl.maximum(tl.max(tl.where(counts[:, None], key, FLOOR), 0), FLOOR)
-        x = load_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D) + m[None, :]
+        x = load_tile_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D) + m[None, :]
         r = tl.maximum(r, tl.max(tl.where(reads[:, None], x, FLOOR), 1))
     A = tl.zeros((i.shape[0], s.shape[0]), tl.float32)
     for k in range(0, D, BK):
         d = k + tl.arange(0, BK)
-        key = load_exponents(b, b_r, b_less, None, bh, H, s, N, d, D)
+        key = load_tile_exponents(b, b_r, b_less, None, bh, H, s, N, d, D)
         key = tl.where(counts[:, None], key, -float("inf"))
         m = tl.maximum(tl.max(key, 0), FLOOR)
-        x = load_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D) + m[None, :]
+        x = load_tile_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D) + m[None, :]
         W = tl.exp(tl.where(reads[:, None], x, -float("inf")) - r[:, None])
-        A += product(W, tl.trans(tl.exp(key - m[None, :])), PRECISION)
-    w_ = load_rows(w, bh, H, s, N, e, E)
+        A += tile_product(W, tl.trans(tl.exp(key - m[None, :])), PRECISION)
+    w_ = load_tile_rows(w, bh, H, s, N, e, E)
     w_ = tl.where(counts[:, None], w_, 0.0)  # the content of masked tokens is never read
     f = tl.exp(old - r)
-    return sums * f[:, None] + product(A, w_, PRECISION), den * f + tl.sum(A, 1), r
+    return sums * f[:, None] + tile_product(A, w_, PRECISION), den * f + tl.sum(A, 1), r
 
 
 @triton.jit
-def value_sums(  # type: ignore[no-untyped-def]
+def _value_sums(  # type: ignore[no-untyped-def]
     a, b, w, out, S, z, m, S_later, z_later, m_later, a_r, a_less, b_r, b_less, real_a, real_b, run, r_out, less_out,
     N, D, E, H, SPAN: tl.constexpr, C: tl.constexpr, BS: tl.constexpr, BK: tl.constexpr, DP: tl.constexpr,
     BE: tl.constexpr, SIGHT: tl.constexpr, PRECISION: tl.constexpr,
@@ -106,7 +106,7 @@ def value_sums(  # type: ignore[no-untyped-def]
 
     The result is normalized if r_out and less_out, the logarithm of its denominator, are requested.
     """
-    bh, batch, own, i, span = block_of(N, H, C, SPAN)
+    bh, batch, own, i, span = tile_block(N, H, C, SPAN)
     end = tl.minimum(span * SPAN + SPAN, N)
     e = tl.program_id(1) * BE + tl.arange(0, BE)
     sums = tl.zeros((C, BE), tl.float32)
@@ -115,17 +115,17 @@ def value_sums(  # type: ignore[no-untyped-def]
     reads = i < N
     run_i = i
     if run is not None:
-        run_i = load_numbers(run, batch, i, N)
+        run_i = load_tile_numbers(run, batch, i, N)
     if S is not None:
         if run is not None:
-            reads = run_i == load_numbers(run, batch, tl.maximum(span * SPAN - 1, 0), N)
-        sums, den, r = values_of_state(
+            reads = run_i == load_tile_numbers(run, batch, tl.maximum(span * SPAN - 1, 0), N)
+        sums, den, r = _values_of_state(
             sums, den, r, a, a_r, a_less, real_a, S, z, m, reads, bh, span, H, i, N, D, e, E, BK, PRECISION
         )
     if S_later is not None:
         if run is not None:
-            reads = run_i == load_numbers(run, batch, tl.minimum(span * SPAN + SPAN, N - 1), N)
-        sums, den, r = values_of_state(
+            reads = run_i == load_tile_numbers(run, batch, tl.minimum(span * SPAN + SPAN, N - 1), N)
+        sums, den, r = _values_of_state(
             sums, den, r, a, a_r, a_less, real_a, S_later, z_later, m_later, reads, bh, span, H, i, N, D, e, E, BK,
             PRECISION,
         )  # fmt: skip
@@ -134,19 +134,19 @@ def value_sums(  # type: ignore[no-untyped-def]
         high = own if SIGHT == PAST else end
         for first in range(low, high, BS):
             s = first + tl.arange(0, BS)
-            counts, border = outside(s, first, own, high, real_b, run, batch, N, C)
+            counts, border = keys_outside_tile(s, first, own, high, real_b, run, batch, N, C)
             if run is not None:
                 reads = run_i == border
-            sums, den, r = values_of_keys(
+            sums, den, r = _values_of_keys(
                 sums, den, r, a, a_r, a_less, real_a, b, b_r, b_less, w, reads, counts, s, bh, H, i, N, D, e, E, BK,
                 PRECISION,
             )  # fmt: skip
         d = tl.arange(0, DP)
-        a_ = load_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D)
+        a_ = load_tile_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D)
         for t in range(own, tl.minimum(own + C, N)):
-            see = sees(i, t, real_b, run, run_i, batch, N, SIGHT)
-            key = load_exponent(b, b_r, b_less, bh, H, t, N, d, D)
-            w_ = load_token(w, bh, H, t, e, E)
+            see = tile_sees(i, t, real_b, run, run_i, batch, N, SIGHT)
+            key = load_tile_exponent(b, b_r, b_less, bh, H, t, N, d, D)
+            w_ = load_tile_token(w, bh, H, t, e, E)
             x = tl.where(see[:, None], a_ + key[None, :], -float("inf"))
             old, r = r, tl.maximum(r, tl.max(x, 1))
             weight = tl.sum(tl.exp(x - r[:, None]), 1)
@@ -161,19 +161,19 @@ def value_sums(  # type: ignore[no-untyped-def]
         sums /= den[:, None]  # M11
     else:
         sums *= tl.exp(tl.minimum(r, 80.0))[:, None]
-    store_rows(out, sums, bh, H, i, N, e, E)
+    store_tile_rows(out, sums, bh, H, i, N, e, E)
 
 
-def sum_values(
+def sum_exponential_values(
     out: Tensor, a: Tensor, b: Tensor, w: Tensor, seen: Around, run: Maybe, less: tuple[Tensor, Tensor], real: Maybe,
     forward: bool,
 ) -> None:  # fmt: skip
     """Writes o and its (r, ln den) to `out` and `less`; or, backward, dv, for which `less` is known."""
     (B, H, N, D), E = a.shape, w.shape[3]
-    BK, BE = min(WIDTH, padded(D)), min(64, padded(E))
+    BK, BE = min(WIDTH, padded_tile(D)), min(64, padded_tile(E))
     none: tuple[None, None] = (None, None)
     known, made, masks = (none, less, (None, real)) if forward else (less, none, (real, None))
-    value_sums[(B * H * triton.cdiv(N, BLOCK), triton.cdiv(E, BE))](
-        view(a), view(b), view(w), view(out), *seen.views(), *none, *known, *masks, run, *made, N, D, E, H,
-        tiles.SPAN, BLOCK, KEYS, BK, padded(D), BE, seen.sight, precision(w.dtype), num_warps=4, num_stages=2,
+    _value_sums[(B * H * triton.cdiv(N, BLOCK), triton.cdiv(E, BE))](
+        tile_view(a), tile_view(b), tile_view(w), tile_view(out), *seen.views(), *none, *known, *masks, run, *made, N, D, E, H,
+        tiles.SPAN, BLOCK, KEYS, BK, padded_tile(D), BE, seen.sight, tile_precision(w.dtype), num_warps=4, num_stages=2,
     )  # fmt: skip

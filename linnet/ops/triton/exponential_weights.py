@@ -19,24 +19,24 @@ from linnet.ops.triton.tiles import (
     FLOOR,
     FUTURE,
     PAST,
-    block_of,
-    load_exponent,
-    load_exponents,
-    load_numbers,
-    load_rows,
-    load_token,
-    outside,
-    padded,
-    precision,
-    product,
-    sees,
-    store_rows,
-    view,
+    keys_outside_tile,
+    load_tile_exponent,
+    load_tile_exponents,
+    load_tile_numbers,
+    load_tile_rows,
+    load_tile_token,
+    padded_tile,
+    store_tile_rows,
+    tile_block,
+    tile_precision,
+    tile_product,
+    tile_sees,
+    tile_view,
 )  # fmt: skip
 
 
 @triton.jit
-def weights_of_state(  # type: ignore[no-untyped-def]
+def _weights_of_state(  # type: ignore[no-untyped-def]
     sums, a_, p, x_, S, z, m, reads, bh, span, H, i, N, d, D, E, BK: tl.constexpr, PRECISION: tl.constexpr
 ):
     """Adds what a state gives: e^(a_tc + m_c) (p_t . S_c + x_t z_c), for the tokens that read it."""
@@ -47,7 +47,7 @@ def weights_of_state(  # type: ignore[no-untyped-def]
         e = k + tl.arange(0, BK)
         inside = (e < E)[:, None] & (d < D)[None, :]
         S_ = tl.load(start + d[None, :] * of_row + e[:, None] * of_column, inside, 0.0)
-        slope += product(load_rows(p, bh, H, i, N, e, E), S_, PRECISION)
+        slope += tile_product(load_tile_rows(p, bh, H, i, N, e, E), S_, PRECISION)
     start, of_head, of_span, of_row = z
     slope += x_[:, None] * tl.load(start + bh * of_head + span * of_span + d, d < D, 0.0)[None, :]
     start, of_head, of_span, of_row = m
@@ -57,35 +57,35 @@ def weights_of_state(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def weight_sums(  # type: ignore[no-untyped-def]
+def _weight_sums(  # type: ignore[no-untyped-def]
     a, b, p, v, out, S, z, m, S_later, z_later, m_later, x, y, a_r, a_less, b_r, b_less, real_a, real_b, run,
     N, D, E, H, SPAN: tl.constexpr, C: tl.constexpr, BS: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
     EP: tl.constexpr, SIGHT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """C tokens and BD columns of the output: states, then the other keys of their span, then each other, one by one."""
-    bh, batch, own, i, span = block_of(N, H, C, SPAN)
+    bh, batch, own, i, span = tile_block(N, H, C, SPAN)
     end = tl.minimum(span * SPAN + SPAN, N)
     d = tl.program_id(1) * BD + tl.arange(0, BD)
-    a_ = load_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D)
+    a_ = load_tile_exponents(a, a_r, a_less, real_a, bh, H, i, N, d, D)
     x_ = tl.full((C,), 1.0, tl.float32)
     if x is not None:
-        x_ = load_numbers(x, bh, i, N)
+        x_ = load_tile_numbers(x, bh, i, N)
     sums = tl.zeros((C, BD), tl.float32)
     real_i = i < N
     if real_a is not None:
-        real_i &= load_numbers(real_a, batch, i, N) != 0
+        real_i &= load_tile_numbers(real_a, batch, i, N) != 0
     reads = real_i
     run_i = i
     if run is not None:
-        run_i = load_numbers(run, batch, i, N)
+        run_i = load_tile_numbers(run, batch, i, N)
     if S is not None:
         if run is not None:
-            reads = real_i & (run_i == load_numbers(run, batch, tl.maximum(span * SPAN - 1, 0), N))
-        sums = weights_of_state(sums, a_, p, x_, S, z, m, reads, bh, span, H, i, N, d, D, E, BK, PRECISION)
+            reads = real_i & (run_i == load_tile_numbers(run, batch, tl.maximum(span * SPAN - 1, 0), N))
+        sums = _weights_of_state(sums, a_, p, x_, S, z, m, reads, bh, span, H, i, N, d, D, E, BK, PRECISION)
     if S_later is not None:
         if run is not None:
-            reads = real_i & (run_i == load_numbers(run, batch, tl.minimum(span * SPAN + SPAN, N - 1), N))
-        sums = weights_of_state(
+            reads = real_i & (run_i == load_tile_numbers(run, batch, tl.minimum(span * SPAN + SPAN, N - 1), N))
+        sums = _weights_of_state(
             sums, a_, p, x_, S_later, z_later, m_later, reads, bh, span, H, i, N, d, D, E, BK, PRECISION
         )
     if SIGHT != ALL:
@@ -93,47 +93,49 @@ def weight_sums(  # type: ignore[no-untyped-def]
         high = own if SIGHT == PAST else end
         for first in range(low, high, BS):
             s = first + tl.arange(0, BS)
-            counts, border = outside(s, first, own, high, real_b, run, batch, N, C)
+            counts, border = keys_outside_tile(s, first, own, high, real_b, run, batch, N, C)
             if run is not None:
                 reads = real_i & (run_i == border)
             slope = tl.zeros((C, BS), tl.float32)
             for k in range(0, E, BK):
                 e = k + tl.arange(0, BK)
-                slope += product(load_rows(p, bh, H, i, N, e, E), tl.trans(load_rows(v, bh, H, s, N, e, E)), PRECISION)
+                slope += tile_product(
+                    load_tile_rows(p, bh, H, i, N, e, E), tl.trans(load_tile_rows(v, bh, H, s, N, e, E)), PRECISION
+                )
             y_ = tl.full((BS,), 1.0, tl.float32)
             if y is not None:
-                y_ = load_numbers(y, bh, s, N)
+                y_ = load_tile_numbers(y, bh, s, N)
             slope = tl.where(counts[None, :] & reads[:, None], slope + x_[:, None] * y_[None, :], 0.0)
-            key = load_exponents(b, b_r, b_less, None, bh, H, s, N, d, D)
+            key = load_tile_exponents(b, b_r, b_less, None, bh, H, s, N, d, D)
             key = tl.where(counts[:, None], key, -float("inf"))
             top = tl.maximum(tl.max(key, 0), FLOOR)
             W = tl.exp(tl.minimum(a_ + top[None, :], 80.0))
-            sums += tl.where(reads[:, None], W * product(slope, tl.exp(key - top[None, :]), PRECISION), 0.0)
+            sums += tl.where(reads[:, None], W * tile_product(slope, tl.exp(key - top[None, :]), PRECISION), 0.0)
         e = tl.arange(0, EP)
-        p_ = load_rows(p, bh, H, i, N, e, E).to(tl.float32)
+        p_ = load_tile_rows(p, bh, H, i, N, e, E).to(tl.float32)
         for t in range(own, tl.minimum(own + C, N)):
-            see = real_i & sees(i, t, real_b, run, run_i, batch, N, SIGHT)
-            key = load_exponent(b, b_r, b_less, bh, H, t, N, d, D)
-            one = tl.sum(p_ * load_token(v, bh, H, t, e, E)[None, :], 1)
+            see = real_i & tile_sees(i, t, real_b, run, run_i, batch, N, SIGHT)
+            key = load_tile_exponent(b, b_r, b_less, bh, H, t, N, d, D)
+            one = tl.sum(p_ * load_tile_token(v, bh, H, t, e, E)[None, :], 1)
             if y is not None:
                 one += x_ * tl.load(y + bh * N + t)
             else:
                 one += x_
             W = tl.exp(tl.minimum(a_ + key[None, :], 80.0))
             sums += tl.where(see[:, None], W * one[:, None], 0.0)
-    store_rows(out, sums, bh, H, i, N, d, D)
+    store_tile_rows(out, sums, bh, H, i, N, d, D)
 
 
-def sum_weights(
+def sum_exponential_weights(
     out: Tensor, exponents: tuple[Tensor, Tensor], factors: tuple[Tensor, Tensor], seen: Around, run: Maybe,
     less: tuple[Tensor, Tensor], h: Tensor, real: Maybe, of_queries: bool,
 ) -> None:  # fmt: skip
     """Writes dq, or dk, to `out`; `exponents` are (a, b) and `factors` (p, v)."""
     (B, H, N, D), E = out.shape, factors[0].shape[3]
-    BK, BD = min(WIDTH, padded(E)), min(64, padded(D))
+    BK, BD = min(WIDTH, padded_tile(E)), min(64, padded_tile(D))
     none: tuple[None, None] = (None, None)
     order = (h, None, *less, *none, None, real) if of_queries else (None, h, *none, *less, real, None)
-    weight_sums[(B * H * triton.cdiv(N, BLOCK), triton.cdiv(D, BD))](
-        *(view(x) for x in (*exponents, *factors, out)), *seen.views(), *order, run, N, D, E, H, tiles.SPAN, BLOCK,
-        KEYS, BK, BD, padded(E), seen.sight, precision(out.dtype), num_warps=4, num_stages=2,
+    _weight_sums[(B * H * triton.cdiv(N, BLOCK), triton.cdiv(D, BD))](
+        *(tile_view(x) for x in (*exponents, *factors, out)), *seen.views(), *order, run, N, D, E, H, tiles.SPAN, BLOCK,
+        KEYS, BK, BD, padded_tile(E), seen.sight, tile_precision(out.dtype), num_warps=4, num_stages=2,
     )  # fmt: skip

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.masks import Layout
-from linnet.ops.memory import Maybe, dense, empty_rows, rows
+from linnet.ops.memory import Maybe, dense_memory, empty_memory_rows, memory_rows
 from linnet.ops.precision import EPS, State
 from linnet.ops.rules import LinearRule
-from linnet.ops.triton.linear_kernel import Extras, linear_sum
-from linnet.ops.triton.states import Keys, around
-from linnet.ops.triton.tiles import minus_dots
+from linnet.ops.triton.linear_kernel import Extras, linear_kernel_sum
+from linnet.ops.triton.states import Keys, states_around
+from linnet.ops.triton.tiles import tile_minus_dots
 
 
 def _forward(
@@ -23,10 +23,10 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """o (B,H,N,E), its normalizer (B,H,N) or empty, and the state after the last token."""
     o, den, _, z = _fake(q, k, v, real, run, S0, z0, causal, normalize)
-    q, k, v = rows(q), rows(k), rows(v)
-    real, run, S0, z0 = dense(real), dense(run), dense(S0), dense(z0)
-    seen, after = around(k, v, real, run, causal, False, (S0, z0, None), Keys(normalize))
-    linear_sum(o, q, k, v, seen, run, Extras(den=den if normalize else None, real_keys=real))
+    q, k, v = memory_rows(q), memory_rows(k), memory_rows(v)
+    real, run, S0, z0 = dense_memory(real), dense_memory(run), dense_memory(S0), dense_memory(z0)
+    seen, after = states_around(k, v, real, run, causal, False, (S0, z0, None), Keys(normalize))
+    linear_kernel_sum(o, q, k, v, seen, run, Extras(den=den if normalize else None, real_keys=real))
     return o, den, after.S1, z if after.z1 is None else after.z1
 
 
@@ -36,7 +36,7 @@ def _fake(
     (B, H, N, D), E, wide = q.shape, v.shape[3], torch.float32
     den = v.new_empty(B, H, N if normalize else 0, dtype=wide)
     state = v.new_empty(B, H, D, E, dtype=wide), v.new_empty(B, H, D if normalize else 0, dtype=wide)
-    return empty_rows(v), den, *state
+    return empty_memory_rows(v), den, *state
 
 
 def _backward(
@@ -44,17 +44,17 @@ def _backward(
     S0: Maybe, z0: Maybe, causal: bool, normalize: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v, S0 and z0."""
-    dq, dk, dv = empty_rows(q), empty_rows(k), empty_rows(v)
-    g, q, k, v = rows(g), rows(q), rows(k), rows(v)
-    gS, gz, S0, z0, real, run = (dense(x) for x in (gS, gz, S0, z0, real, run))
+    dq, dk, dv = empty_memory_rows(q), empty_memory_rows(k), empty_memory_rows(v)
+    g, q, k, v = memory_rows(g), memory_rows(q), memory_rows(k), memory_rows(v)
+    gS, gz, S0, z0, real, run = (dense_memory(x) for x in (gS, gz, S0, z0, real, run))
     h = gain = None
     if o is not None:
-        h, gain = minus_dots(g, rows(o), den, EPS), den.reciprocal()
-    seen, _ = around(k, v, real, run, causal, False, (S0, z0, None), Keys(normalize))
-    linear_sum(dq, g, v, k, seen.turned(), run, Extras(x=h, gain=gain, real_keys=real))
-    seen, after = around(q, g, None, run, causal, True, (gS, gz, None), Keys(normalize, y=h, c=gain))
-    linear_sum(dv, k, q, g, seen, run, Extras(c=gain, real_out=real))
-    linear_sum(dk, v, g, q, seen.turned(), run, Extras(y=h, c=gain, real_out=real))
+        h, gain = tile_minus_dots(g, memory_rows(o), den, EPS), den.reciprocal()
+    seen, _ = states_around(k, v, real, run, causal, False, (S0, z0, None), Keys(normalize))
+    linear_kernel_sum(dq, g, v, k, seen.turned(), run, Extras(x=h, gain=gain, real_keys=real))
+    seen, after = states_around(q, g, None, run, causal, True, (gS, gz, None), Keys(normalize, y=h, c=gain))
+    linear_kernel_sum(dv, k, q, g, seen, run, Extras(c=gain, real_out=real))
+    linear_kernel_sum(dk, v, g, q, seen.turned(), run, Extras(y=h, c=gain, real_out=real))
     dz = v.new_empty(*q.shape[:2], 0, dtype=torch.float32) if after.z1 is None else after.z1
     return dq, dk, dv, after.S1, dz
 
@@ -64,7 +64,7 @@ def _backward_fake(
     S0: Maybe, z0: Maybe, causal: bool, normalize: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     _, _, *state = _fake(q, k, v, real, run, S0, z0, causal, normalize)
-    return empty_rows(q), empty_rows(k), empty_rows(v), state[0], state[1]
+    return empty_memory_rows(q), empty_memory_rows(k), empty_memory_rows(v), state[0], state[1]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -86,7 +86,7 @@ _linear_backward = CustomOp("triton_linear_backward", _backward, _backward_fake)
 linear = CustomOp("triton_linear", _forward, _fake, (_save, _gradients))
 
 
-def attend(
+def triton_linear_attention(
     q: Tensor, k: Tensor, v: Tensor, where: Layout, rule: LinearRule, state: State | None
 ) -> tuple[Tensor, State]:
     """The backend "triton" of `linear_attention`."""

@@ -20,18 +20,18 @@ from linnet.ops.triton.tiles import (
     FLOOR,
     FUTURE,
     PAST,
-    load_exponents,
-    load_numbers,
-    load_rows,
-    padded,
-    precision,
-    product,
-    view,
+    load_tile_exponents,
+    load_tile_numbers,
+    load_tile_rows,
+    padded_tile,
+    tile_precision,
+    tile_product,
+    tile_view,
 )  # fmt: skip
 
 
 @triton.jit
-def span_states(  # type: ignore[no-untyped-def]
+def _span_states(  # type: ignore[no-untyped-def]
     b, w, y, c, r, less, real, run, S, z, m, N, D, E, H, spans, SPAN: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
     BE: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -51,28 +51,30 @@ def span_states(  # type: ignore[no-untyped-def]
         i = first + tl.arange(0, C)
         counts = i < N
         if real is not None:
-            counts &= load_numbers(real, bh // H, i, N) != 0
+            counts &= load_tile_numbers(real, bh // H, i, N) != 0
         if run is not None:
-            counts &= load_numbers(run, bh // H, i, N) == load_numbers(run, bh // H, start if REVERSE else end - 1, N)
-        w_ = load_rows(w, bh, H, i, N, e, E)
+            counts &= load_tile_numbers(run, bh // H, i, N) == load_tile_numbers(
+                run, bh // H, start if REVERSE else end - 1, N
+            )
+        w_ = load_tile_rows(w, bh, H, i, N, e, E)
         w_ = tl.where(counts[:, None], w_, 0.0).to(w_.dtype)  # the content of masked tokens is never read
         if m is not None:
-            b_ = load_exponents(b, r, less, None, bh, H, i, N, d, D)
+            b_ = load_tile_exponents(b, r, less, None, bh, H, i, N, d, D)
             b_ = tl.where(counts[:, None], b_, -float("inf"))
             old, top = top, tl.maximum(top, tl.max(b_, 0))
             b_ = tl.exp(b_ - top[None, :])
             S_ *= tl.exp(old - top)[:, None]
             z_ *= tl.exp(old - top)
         else:
-            b_ = load_rows(b, bh, H, i, N, d, D)
+            b_ = load_tile_rows(b, bh, H, i, N, d, D)
             b_ = tl.where(counts[:, None], b_, 0.0).to(b_.dtype)
             if c is not None:
-                b_ = b_.to(tl.float32) * load_numbers(c, bh, i, N)[:, None]
-        S_ += product(tl.trans(b_), w_, PRECISION)
+                b_ = b_.to(tl.float32) * load_tile_numbers(c, bh, i, N)[:, None]
+        S_ += tile_product(tl.trans(b_), w_, PRECISION)
         if z is not None:
             b_ = b_.to(tl.float32)
             if y is not None:
-                b_ *= load_numbers(y, bh, i, N)[:, None]
+                b_ *= load_tile_numbers(y, bh, i, N)[:, None]
             z_ += tl.sum(b_, 0)
     tl.store(S + (program * D + d[:, None]) * E + e[None, :], S_, (d < D)[:, None] & (e < E)[None, :])
     if tl.program_id(2) == 0:
@@ -83,7 +85,7 @@ def span_states(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def carry(  # type: ignore[no-untyped-def]
+def carry_states(  # type: ignore[no-untyped-def]
     S, z, m, before, S0, z0, m0, S1, z1, m1, run, N, D, E, H, spans, SPAN: tl.constexpr, BD: tl.constexpr,
     BE: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
@@ -112,8 +114,8 @@ def carry(  # type: ignore[no-untyped-def]
         g = f
         if run is not None:
             start, end = span * SPAN, tl.minimum(span * SPAN + SPAN, N)
-            enters = load_numbers(run, bh // H, tl.minimum(end, N - 1) if REVERSE else tl.maximum(start - 1, 0), N)
-            leaves = load_numbers(run, bh // H, start if REVERSE else end - 1, N)
+            enters = load_tile_numbers(run, bh // H, tl.minimum(end, N - 1) if REVERSE else tl.maximum(start - 1, 0), N)
+            leaves = load_tile_numbers(run, bh // H, start if REVERSE else end - 1, N)
             f = tl.where(enters == leaves, f, 0.0)
         if m is not None:
             high = tl.load(m + j * D + d, d < D, FLOOR)
@@ -183,7 +185,7 @@ class Around(NamedTuple):
 Start = tuple[Maybe, Maybe, Maybe]
 
 
-def around(
+def states_around(
     b: Tensor, w: Tensor, real: Maybe, run: Maybe, causal: bool, reverse: bool, start: Start, keys: Keys
 ) -> tuple[Around, States]:
     """The states of keys b and values w that tokens see, and the one among them that began as `start`."""
@@ -208,12 +210,12 @@ def _states(b: Tensor, w: Tensor, real: Maybe, run: Maybe, reverse: bool, start:
     S, S1 = room(spans, D, E), room(D, E)
     z, z1 = (room(spans, D), room(D)) if keys.normalize else (None, None)
     m, before, m1 = (room(spans, D), room(spans, D), room(D)) if keys.exponential else (None, None, None)
-    C, BD, BE = 16 if b.dtype == torch.float32 else 32, min(64, padded(D)), min(64, padded(E))
+    C, BD, BE = 16 if b.dtype == torch.float32 else 32, min(64, padded_tile(D)), min(64, padded_tile(E))
     grid = triton.cdiv(D, BD), triton.cdiv(E, BE)
     sizes = N, D, E, H, spans, span
-    span_states[(B * H * spans, *grid)](
-        view(b), view(w), keys.y, keys.c, *keys.less, real, run, S, z, m, *sizes, C, BD, BE, reverse,
-        precision(w.dtype), num_warps=4, num_stages=2,
+    _span_states[(B * H * spans, *grid)](
+        tile_view(b), tile_view(w), keys.y, keys.c, *keys.less, real, run, S, z, m, *sizes, C, BD, BE, reverse,
+        tile_precision(w.dtype), num_warps=4, num_stages=2,
     )  # fmt: skip
-    carry[(B * H, *grid)](S, z, m, before, *start, S1, z1, m1, run, *sizes, BD, BE, reverse, num_warps=4)
+    carry_states[(B * H, *grid)](S, z, m, before, *start, S1, z1, m1, run, *sizes, BD, BE, reverse, num_warps=4)
     return States(S, z, before, S1, z1, m1)

@@ -16,11 +16,21 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from linnet.config import Count, DataSettings, Place, RunConfig
-from linnet.data.lra.sequences import Sequences, arrays_sha256, even
+from linnet.data.lra.sequences import Sequences, even_sequence_width, sequence_arrays_sha256
 from linnet.data.masking import IGNORE, mask_tokens
-from linnet.data.packing import batch_indices
+from linnet.data.packing import packed_batch_indices
 from linnet.errors import InputError
-from linnet.tasks.base import EVALUATION, Batch, Indices, Sums, Task, Work, perplexity, summed_loss, tensors
+from linnet.tasks.base import (
+    EVALUATION,
+    Batch,
+    Indices,
+    Sums,
+    Task,
+    Work,
+    summed_task_loss,
+    task_perplexity,
+    task_tensors,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -122,7 +132,7 @@ class LraTask(Task):
 
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of each split."""
-        return {split: arrays_sha256(sequences.arrays(split)) for split, sequences in self.splits.items()}
+        return {split: sequence_arrays_sha256(sequences.arrays(split)) for split, sequences in self.splits.items()}
 
     def save(self, folder: Path) -> None:
         """Write nothing: the tokens of the benchmark are fixed."""
@@ -136,11 +146,11 @@ class LraTask(Task):
         ids, real = self.rows(split, samples)
         if self.denoises:
             return self._gaps(ids, real, samples, epochs)
-        return make_batch(ids, real, self.splits[split].labels[samples])
+        return make_lra_batch(ids, real, self.splits[split].labels[samples])
 
     def sample(self, split: str, count: int) -> Indices:
         """`count` random samples, the same for all seeds: the first ones of a file may all belong to one class."""
-        return np.sort(batch_indices(0, EVALUATION, 0, count, self.count(split)))
+        return np.sort(packed_batch_indices(0, EVALUATION, 0, count, self.count(split)))
 
     def rows(self, split: str, samples: Indices) -> tuple[Indices, NDArray[np.bool_]]:
         """Sequences as (B,N), and which of their tokens are real."""
@@ -156,7 +166,7 @@ class LraTask(Task):
             gaps, found = mask_tokens(ids[row, place], key, self.tokens, self.tokens + 1, special, MASKED)
             ids[row, place], targets[row, place] = gaps, found
         select = np.flatnonzero(targets != IGNORE)
-        return {**make_batch(ids, real, targets.ravel()[select]), **tensors({"select": select})}
+        return {**make_lra_batch(ids, real, targets.ravel()[select]), **task_tensors({"select": select})}
 
     def parts(self, batch: Batch) -> list[Batch]:
         """On a CPU, a few rows of similar length at a time: a whole batch would be large and mostly padding."""
@@ -167,17 +177,17 @@ class LraTask(Task):
             return [batch]
         extent = torch.full((len(ids),), ids.shape[-1]) if real is None else _extent(real)
         parts = extent.argsort(stable=True).split(ROWS)
-        return [_part(batch, rows, even(int(extent[rows].max()), ids.shape[-1])) for rows in parts]
+        return [_part(batch, rows, even_sequence_width(int(extent[rows].max()), ids.shape[-1])) for rows in parts]
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross entropy in nats, summed over the sequences, or over the masked tokens."""
         logits, labels = self._logits(model, batch), batch["labels"]
-        return summed_loss(logits, labels), len(labels)
+        return summed_task_loss(logits, labels), len(labels)
 
     def measure(self, model: nn.Module, batch: Batch) -> Sums:
         """Also the confusion matrix: rows are true classes, columns are predictions."""
         logits, labels = self._logits(model, batch), batch["labels"]
-        loss = summed_loss(logits, labels)
+        loss = summed_task_loss(logits, labels)
         if self.denoises:
             return {"loss": float(loss), "terms": len(labels)}
         pairs = labels * self.classes + logits.argmax(dim=-1)
@@ -194,19 +204,19 @@ class LraTask(Task):
         count, confusion = sums["terms"], sums.get("confusion")
         mean, context = sums["loss"] / max(count, 1), {"context": self.data.context}
         if confusion is None:
-            return {"split": split, "loss": mean, "perplexity": perplexity(mean), "tokens": count, **context}
+            return {"split": split, "loss": mean, "perplexity": task_perplexity(mean), "tokens": count, **context}
         accuracy = float(np.trace(confusion)) / count
         found: dict[str, Any] = {"split": split, "loss": mean, "accuracy": accuracy, "samples": count, **context}
         return {**found, "confusion": confusion.tolist()} if count == self.count(split) else found
 
 
-def make_batch(ids: Indices, real: NDArray[np.bool_], labels: Indices) -> Batch:
+def make_lra_batch(ids: Indices, real: NDArray[np.bool_], labels: Indices) -> Batch:
     """`ids` and `labels` as tensors, and `key_mask` if there is padding."""
     batch = {"ids": ids, "labels": labels}
-    return tensors(batch if real.all() else {**batch, "key_mask": real})
+    return task_tensors(batch if real.all() else {**batch, "key_mask": real})
 
 
-def generated_sizes(count: int, held_out: float) -> dict[str, int]:
+def generated_lra_sizes(count: int, held_out: float) -> dict[str, int]:
     """Number of samples per split if `count` samples are generated."""
     blank = Sequences(np.zeros(0, np.int64), np.zeros(count + 1, np.int64), np.zeros(count, np.int64))
     return {split: len(part) for split, part in blank.split(held_out).items()}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from linnet.data.lra.image import CLASSES, PIXELS, default_path, read_image
+from linnet.data.lra.image import CLASSES, PIXELS, default_image_path, read_lra_image
 from linnet.data.lra.sequences import Sequences
 from linnet.errors import InputError
 from linnet.registry import TASK
@@ -21,11 +21,11 @@ class Image(LraTask):
     @staticmethod
     def places(data: LraData) -> dict[str, Path]:
         """The folder of the pictures in LINNET_DATA."""
-        return {} if data.path is not None else {"path": default_path()}
+        return {} if data.path is not None else {"path": default_image_path()}
 
     def read(self) -> dict[str, Sequences]:
         """The pixels of each picture, row by row."""
         data = self.data
         if data.context < PIXELS:
             raise InputError(f"data.context is {data.context}: a picture has {PIXELS:,} pixels")
-        return read_image(Path(data.path or default_path()), self.work("reading the pictures"))
+        return read_lra_image(Path(data.path or default_image_path()), self.work("reading the pictures"))

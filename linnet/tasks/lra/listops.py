@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from linnet.data.lra.listops import END, LONGEST, SYMBOLS, Trees, generate_listops
-from linnet.data.lra.listops_tsv import NAMES, read_tsv
-from linnet.data.lra.sequences import Arrays, Sequences, cached, file_sha256
+from linnet.data.lra.listops_tsv import NAMES, read_listops_tsv
+from linnet.data.lra.sequences import Arrays, Sequences, cached_sequences, sequence_file_sha256
 from linnet.errors import InputError
 from linnet.registry import TASK
-from linnet.tasks.lra.base import LraData, LraTask, generated_sizes
+from linnet.tasks.lra.base import LraData, LraTask, generated_lra_sizes
 
 COUNT, HELD_OUT = 100_000, 0.02  # samples, and the share for each of validation and test
 
@@ -28,7 +28,7 @@ class ListOps(LraTask):
     @staticmethod
     def generated(data: LraData) -> dict[str, int]:
         """Trees are generated unless `data.path` is set."""
-        return {} if data.path is not None else generated_sizes(data.count or COUNT, HELD_OUT)
+        return {} if data.path is not None else generated_lra_sizes(data.count or COUNT, HELD_OUT)
 
     def read(self) -> dict[str, Sequences]:
         """The trees, generated or read, and cached."""
@@ -49,8 +49,10 @@ class ListOps(LraTask):
         if not path.is_file():
             raise InputError(f"{path} does not exist: `linnet data listops --out {path.parent}` generates it")
         show = self.work(f"reading {path.name}")
-        about = f"listops file {file_sha256(path)} {self.data.context}"
-        arrays = cached(about, lambda: _arrays(read_tsv(path, self.data.context, show), "all"), self.cache)
+        about = f"listops file {sequence_file_sha256(path)} {self.data.context}"
+        arrays = cached_sequences(
+            about, lambda: _arrays(read_listops_tsv(path, self.data.context, show), "all"), self.cache
+        )
         return Sequences.from_arrays(arrays, "all")
 
     def _generated(self, seed: int, count: int) -> dict[str, Sequences]:
@@ -59,7 +61,7 @@ class ListOps(LraTask):
         def build() -> Arrays:
             return _arrays(Trees.join(list(generate_listops(seed, count, progress=show))), "all")
 
-        whole = Sequences.from_arrays(cached(f"listops 1 {seed} {count}", build, self.cache), "all")
+        whole = Sequences.from_arrays(cached_sequences(f"listops 1 {seed} {count}", build, self.cache), "all")
         return whole.split(HELD_OUT)
 
 

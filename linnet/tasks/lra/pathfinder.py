@@ -7,13 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
-from linnet.data.lra.image import PIXELS, to_sequences
-from linnet.data.lra.pathfinder_files import ABOUT, MISSING, RULES, read_public, read_shards, write_shards
+from linnet.data.lra.image import PIXELS, image_sequences
+from linnet.data.lra.pathfinder_files import (
+    ABOUT,
+    MISSING,
+    RULES,
+    read_pathfinder_files,
+    read_public_pathfinder_files,
+    write_pathfinder_files,
+)
 from linnet.data.lra.sequences import Sequences
 from linnet.errors import InputError
 from linnet.registry import TASK
 from linnet.storage import cache_folder
-from linnet.tasks.lra.base import LraData, LraTask, generated_sizes
+from linnet.tasks.lra.base import LraData, LraTask, generated_lra_sizes
 
 COUNT, HELD_OUT = 200_000, 0.1  # pictures, and the share for each of validation and test
 
@@ -30,7 +37,7 @@ class Pathfinder(LraTask):
     @staticmethod
     def generated(data: LraData) -> dict[str, int]:
         """Pictures are generated unless `data.path` is set."""
-        return {} if data.path is not None else generated_sizes(data.count or COUNT, HELD_OUT)
+        return {} if data.path is not None else generated_lra_sizes(data.count or COUNT, HELD_OUT)
 
     def read(self) -> dict[str, Sequences]:
         """The pixels of each picture, row by row; public pictures are stored in order, so they are shuffled first."""
@@ -41,15 +48,15 @@ class Pathfinder(LraTask):
             return self._generated(data.count or COUNT, data.variant).split(HELD_OUT)
         folder = Path(data.path)
         if (folder / ABOUT).is_file():
-            return read_shards(folder).split(HELD_OUT)
+            return read_pathfinder_files(folder).split(HELD_OUT)
         if not (folder / "imgs").is_dir():
             raise InputError(f"{folder} has neither {ABOUT} nor imgs: {MISSING}")
-        whole = read_public(folder, self.work("reading the pictures"))
+        whole = read_public_pathfinder_files(folder, self.work("reading the pictures"))
         order = np.argsort(np.random.Philox(key=data.variant).random_raw(len(whole)), kind="stable")
         pixels = whole.tokens.reshape(-1, PIXELS)[order]
-        return to_sequences(pixels, whole.labels[order]).split(HELD_OUT)
+        return image_sequences(pixels, whole.labels[order]).split(HELD_OUT)
 
     def _generated(self, count: int, seed: int) -> Sequences:
         folder = (self.cache or cache_folder()) / f"{RULES.replace(' ', '-')}-{count}-{seed}"
-        write_shards(folder, count, seed, progress=self.work("generating Pathfinder"))
-        return read_shards(folder)
+        write_pathfinder_files(folder, count, seed, progress=self.work("generating Pathfinder"))
+        return read_pathfinder_files(folder)

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from linnet.data.lra.retrieval import MISSING, Pairs, read_retrieval
-from linnet.data.lra.sequences import Sequences, arrays_sha256, letter
+from linnet.data.lra.sequences import Sequences, sequence_arrays_sha256, sequence_letter
 from linnet.errors import InputError
 from linnet.registry import TASK
 from linnet.tasks.base import Batch, Indices
-from linnet.tasks.lra.base import LraData, LraTask, make_batch
+from linnet.tasks.lra.base import LraData, LraTask, make_lra_batch
 
 
 class PairsTask(LraTask):
@@ -29,7 +29,7 @@ class PairsTask(LraTask):
 
     def symbol(self, token: int) -> str:
         """The character of a byte."""
-        return letter(token)
+        return sequence_letter(token)
 
     def read_pairs(self) -> dict[str, Pairs]:
         """The pairs of each split, with documents cut at `data.context` bytes."""
@@ -43,7 +43,9 @@ class PairsTask(LraTask):
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of each split: documents, pairs and labels."""
         return {
-            split: arrays_sha256({**pairs.documents.arrays("documents"), "pairs": pairs.pairs, "labels": pairs.labels})
+            split: sequence_arrays_sha256(
+                {**pairs.documents.arrays("documents"), "pairs": pairs.pairs, "labels": pairs.labels}
+            )
             for split, pairs in self.pairs.items()
         }
 
@@ -58,7 +60,7 @@ class PairsTask(LraTask):
         pairs = self.pairs[split]
         ids, real = pairs.documents.rows(pairs.pairs[samples].ravel(), self.data.context)
         shape = (len(samples), 2, ids.shape[1])
-        return make_batch(np.ascontiguousarray(ids.reshape(shape)), real.reshape(shape), pairs.labels[samples])
+        return make_lra_batch(np.ascontiguousarray(ids.reshape(shape)), real.reshape(shape), pairs.labels[samples])
 
 
 @TASK.add("lra/retrieval")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from linnet.data.lra.retrieval import Pairs, default_path, read_small
+from linnet.data.lra.retrieval import Pairs, default_retrieval_path, read_small_retrieval
 from linnet.registry import TASK
 from linnet.tasks.lra.base import LraData
 from linnet.tasks.lra.retrieval import PairsTask
@@ -15,10 +15,10 @@ class RetrievalSmall(PairsTask):
     @staticmethod
     def places(data: LraData) -> dict[str, Path]:
         """The folder of the papers in LINNET_DATA."""
-        return {} if data.path is not None else {"path": default_path()}
+        return {} if data.path is not None else {"path": default_retrieval_path()}
 
     def read_pairs(self) -> dict[str, Pairs]:
         """`data.variant` is the seed of the splits and of the pairs without a citation."""
         data = self.data
         self.work("reading the papers")(0, 1)
-        return read_small(Path(data.path or default_path()), data.context, data.variant)
+        return read_small_retrieval(Path(data.path or default_retrieval_path()), data.context, data.variant)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from linnet.data.lra.sequences import Sequences, letter
-from linnet.data.lra.text import default_path, read_text
+from linnet.data.lra.sequences import Sequences, sequence_letter
+from linnet.data.lra.text import default_text_path, read_lra_text
 from linnet.registry import TASK
 from linnet.tasks.lra.base import LraData, LraTask
 
@@ -21,13 +21,13 @@ class Text(LraTask):
     @staticmethod
     def places(data: LraData) -> dict[str, Path]:
         """The folder of the reviews in LINNET_DATA."""
-        return {} if data.path is not None else {"path": default_path()}
+        return {} if data.path is not None else {"path": default_text_path()}
 
     def symbol(self, token: int) -> str:
         """The character of a byte."""
-        return letter(token)
+        return sequence_letter(token)
 
     def read(self) -> dict[str, Sequences]:
         """The reviews, cut at `data.context` bytes."""
         data = self.data
-        return read_text(Path(data.path or default_path()), data.context, self.work("reading the reviews"))
+        return read_lra_text(Path(data.path or default_text_path()), data.context, self.work("reading the reviews"))

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from linnet.data.lra import listops
-from linnet.data.lra.listops import END, FIRST, SYMBOLS, TOKENS, ZERO, draw_trees, evaluate, generate_listops
+from linnet.data.lra.listops import (
+    END,
+    FIRST,
+    SYMBOLS,
+    TOKENS,
+    ZERO,
+    draw_listops_trees,
+    evaluate_listops,
+    generate_listops,
+)
 
 RULES = {
     "[MIN": min,
@@ -46,7 +55,7 @@ def tokens_of(*trees: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def trees() -> listops.Trees:
-    return draw_trees(3, 0)
+    return draw_listops_trees(3, 0)
 
 
 def test_values_are_those_of_the_definition(trees):
@@ -54,7 +63,7 @@ def test_values_are_those_of_the_definition(trees):
 
 
 def test_the_evaluator_finds_the_same_values_from_the_tokens_alone(trees):
-    assert np.array_equal(evaluate(trees.tokens, trees.starts), trees.values)
+    assert np.array_equal(evaluate_listops(trees.tokens, trees.starts), trees.values)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +89,7 @@ def test_the_evaluator_finds_the_same_values_from_the_tokens_alone(trees):
 )
 def test_small_trees(tree, expected):
     good = "[SM 1 [MAX 2 3 ] ]"
-    assert evaluate(*tokens_of(good, tree, good)).tolist() == [4, expected, 4]
+    assert evaluate_listops(*tokens_of(good, tree, good)).tolist() == [4, expected, 4]
 
 
 def test_trees_follow_the_public_rules(trees):

@@ -8,22 +8,29 @@ import numpy as np
 import pytest
 
 from linnet.data.lra import listops_tsv
-from linnet.data.lra.listops import draw_trees, generate_listops
-from linnet.data.lra.listops_tsv import HEADER, NAMES, listops_shortcuts, read_tsv, to_text, write_tsv
+from linnet.data.lra.listops import draw_listops_trees, generate_listops
+from linnet.data.lra.listops_tsv import (
+    HEADER,
+    NAMES,
+    listops_to_text,
+    read_listops_tsv,
+    score_listops_tsv_shortcuts,
+    write_listops_tsv,
+)
 from linnet.errors import InputError, LinnetError
-from linnet.storage import temporary_name
+from linnet.storage import temporary_file_name
 
 GOOD = "( ( ( [MAX 2 ) 9 ) ] )\t9"
 
 
 @pytest.fixture
 def written(tmp_path):
-    write_tsv(tmp_path / "new", {"train": 30, "valid": 3, "test": 2}, seed=5)
+    write_listops_tsv(tmp_path / "new", {"train": 30, "valid": 3, "test": 2}, seed=5)
     return tmp_path / "new"
 
 
 def test_files_hold_the_generated_trees_in_order(written):
-    parts = [read_tsv(written / name, 2000) for name in NAMES.values()]
+    parts = [read_listops_tsv(written / name, 2000) for name in NAMES.values()]
     assert [len(part.values) for part in parts] == [30, 3, 2]
     (trees,) = generate_listops(5, 35)
     assert np.array_equal(np.concatenate([part.tokens for part in parts]), trees.tokens)
@@ -32,21 +39,21 @@ def test_files_hold_the_generated_trees_in_order(written):
 
 
 def test_files_of_another_process_are_left_alone(tmp_path):
-    other = temporary_name(tmp_path / NAMES["train"])
+    other = temporary_file_name(tmp_path / NAMES["train"])
     other.write_text("half")
-    write_tsv(tmp_path, {"train": 1, "valid": 1, "test": 1}, seed=0)
+    write_listops_tsv(tmp_path, {"train": 1, "valid": 1, "test": 1}, seed=0)
     assert other.read_text() == "half"
     os.utime(other, (0, 0))  # long ago: whoever wrote it is gone
     for name in NAMES.values():
         (tmp_path / name).unlink()
-    write_tsv(tmp_path, {"train": 1, "valid": 1, "test": 1}, seed=0)
+    write_listops_tsv(tmp_path, {"train": 1, "valid": 1, "test": 1}, seed=0)
     assert not other.exists()
 
 
 def test_files_are_on_the_disk_before_they_get_their_names(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append((os.fstat(number), list(tmp_path.glob("basic*")))))
-    paths = write_tsv(tmp_path, {"train": 3, "valid": 2, "test": 1}, seed=5)
+    paths = write_listops_tsv(tmp_path, {"train": 3, "valid": 2, "test": 1}, seed=5)
     assert [(stat.st_ino, stat.st_size) for stat, _ in synced] == [(p.stat().st_ino, p.stat().st_size) for p in paths]
     assert not any(named for _, named in synced)
 
@@ -56,7 +63,7 @@ def test_what_is_stopped_leaves_nothing(tmp_path, monkeypatch, after):
     """In the middle of the first file, and after the second."""
     monkeypatch.setattr(listops_tsv, "generate_listops", lambda *args, **more: _stopped(after))
     with pytest.raises(KeyboardInterrupt):
-        write_tsv(tmp_path / "new", {"train": 30, "valid": 3, "test": 2}, seed=5)
+        write_listops_tsv(tmp_path / "new", {"train": 30, "valid": 3, "test": 2}, seed=5)
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -69,12 +76,12 @@ def _stopped(after):
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LinnetError, match=r"cannot write .*file"):
-        write_tsv(tmp_path / "file", {"train": 1, "valid": 1, "test": 1}, seed=0)
+        write_listops_tsv(tmp_path / "file", {"train": 1, "valid": 1, "test": 1}, seed=0)
 
 
 def test_a_tree_is_nested_pairs():
-    trees = draw_trees(0, 0).select(np.arange(20))
-    for text, (a, b) in zip(to_text(trees.tokens, trees.starts), itertools.pairwise(trees.starts), strict=True):
+    trees = draw_listops_trees(0, 0).select(np.arange(20))
+    for text, (a, b) in zip(listops_to_text(trees.tokens, trees.starts), itertools.pairwise(trees.starts), strict=True):
         assert text.count("(") == text.count(")")
         assert len(text.replace("(", "").replace(")", "").split()) == b - a
         depth = np.cumsum([{"(": 1, ")": -1}.get(character, 0) for character in text])
@@ -85,9 +92,9 @@ def test_a_tree_is_nested_pairs():
 def test_the_example_of_the_public_form(tmp_path):
     nested = "( ( ( ( [SM ( ( ( [MAX 2 ) 9 ) ] ) ) 4 ) 1 ) ] )\t4"
     (tmp_path / "x.tsv").write_text(f"{HEADER}\n{GOOD}\n{nested}\n[MIN 3 4 ]\t3\n")
-    trees = read_tsv(tmp_path / "x.tsv", 2000)
+    trees = read_listops_tsv(tmp_path / "x.tsv", 2000)
     assert trees.values.tolist() == [9, 4, 3]
-    assert to_text(trees.tokens, trees.starts)[:2] == [GOOD.split("\t")[0], nested.split("\t")[0]]
+    assert listops_to_text(trees.tokens, trees.starts)[:2] == [GOOD.split("\t")[0], nested.split("\t")[0]]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +119,7 @@ def test_a_wrong_row_is_one_line_with_its_place(tmp_path, line, message):
     path = tmp_path / "x.tsv"
     path.write_text(f"{HEADER}\n{GOOD}\n{line}\n{GOOD}\n")
     with pytest.raises(InputError) as error:
-        read_tsv(path, 21)
+        read_listops_tsv(path, 21)
     assert str(error.value).startswith(f"{path}, line 3: ")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
@@ -122,10 +129,10 @@ def test_a_wrong_header_and_an_empty_file(tmp_path):
     path = tmp_path / "x.tsv"
     path.write_text(f"{GOOD}\n")
     with pytest.raises(InputError, match="line 1: the header is not Source and Target"):
-        read_tsv(path, 2000)
+        read_listops_tsv(path, 2000)
     path.write_text(f"{HEADER}\n")
     with pytest.raises(InputError, match="has no rows"):
-        read_tsv(path, 2000)
+        read_listops_tsv(path, 2000)
 
 
 def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
@@ -133,7 +140,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_tsv(tmp_path / "new", {"train": 30, "valid": 3, "test": 2}, 0, stop)
+        write_listops_tsv(tmp_path / "new", {"train": 30, "valid": 3, "test": 2}, 0, stop)
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -147,7 +154,7 @@ def test_scores_of_the_shortcut_by_outermost_operator(tmp_path):
     for split, path in paths.items():
         lines = [f"( ( ( [{name} {value} ) [MED {value} ) ] )\t{value}" for name, value in rows[split]]
         path.write_text("\n".join([HEADER, *lines]) + "\n")
-    found = listops_shortcuts(paths)
+    found = score_listops_tsv_shortcuts(paths)
     loss = -(2 * np.log(3 / 13) + np.log(2 / 11) + np.log(1 / 11)) / 4  # a count more for each of ten values
     assert found == {"test": {"commonest": 0.5, "operator": 0.75, "loss": pytest.approx(loss)}}
 
@@ -155,5 +162,5 @@ def test_scores_of_the_shortcut_by_outermost_operator(tmp_path):
 def test_a_hundred_thousand_trees_take_less_than_two_minutes_of_two_cores(tmp_path):
     """That is 240 seconds of one core; this generates two of a hundred parts in half of their share."""
     begin = time.process_time()
-    write_tsv(tmp_path, {"train": 1800, "valid": 100, "test": 100}, seed=0)
+    write_listops_tsv(tmp_path, {"train": 1800, "valid": 100, "test": 100}, seed=0)
     assert time.process_time() - begin < 2.4

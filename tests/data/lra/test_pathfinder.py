@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from linnet.data.lra import pathfinder
-from linnet.data.lra.pathfinder import DISTRACTOR_PADDLES, LENGTH, MARGIN, PADDLES, SIZE, draw_pictures
+from linnet.data.lra.pathfinder import DISTRACTOR_PADDLES, LENGTH, MARGIN, PADDLES, SIZE, draw_pathfinder
 
 
 @pytest.fixture(scope="module")
 def pictures() -> pathfinder.Pictures:
-    return draw_pictures(3, 0, 60)
+    return draw_pathfinder(3, 0, 60)
 
 
 def follow(paddles: np.ndarray, start: np.ndarray) -> np.ndarray:
@@ -39,7 +39,7 @@ def test_labels_are_what_following_the_path_finds(pictures):
 
 def test_both_labels_are_as_many(pictures):
     assert pictures.labels.sum() == 30
-    assert draw_pictures(0, 1, 7).labels.sum() == 3
+    assert draw_pathfinder(0, 1, 7).labels.sum() == 3
 
 
 def test_the_dots_are_in_the_picture(pictures):
@@ -87,8 +87,8 @@ def test_other_paths_keep_away(pictures):
 
 
 def test_a_shard_is_a_function_of_its_seed_and_number():
-    first, again = draw_pictures(5, 2, 20), draw_pictures(5, 2, 20)
+    first, again = draw_pathfinder(5, 2, 20), draw_pathfinder(5, 2, 20)
     assert np.array_equal(first.pixels, again.pixels)
     assert np.array_equal(first.labels, again.labels)
     for seed, number in ((6, 2), (5, 3)):
-        assert not np.array_equal(first.pixels, draw_pictures(seed, number, 20).pixels)
+        assert not np.array_equal(first.pixels, draw_pathfinder(seed, number, 20).pixels)

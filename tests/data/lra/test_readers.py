@@ -39,28 +39,28 @@ def reviews(tmp_path):
 @pytest.mark.parametrize("form", ["folder", "archive", "parent"])
 def test_reviews(reviews, form, tmp_path):
     path = {"folder": reviews, "archive": None, "parent": tmp_path}[form] or archive(reviews, tmp_path / "x.tar.gz")
-    splits = text.read_text(path, 4000)
+    splits = text.read_lra_text(path, 4000)
     assert {split: len(s) for split, s in splits.items()} == {"train": 6, "valid": 6, "test": 6}
     rows, real = splits["train"].rows(np.arange(6))
     words = [bytes((row[mask] - 1).astype(np.uint8)).decode() for row, mask in zip(rows, real, strict=True)]
     assert sorted(words) == sorted(f"train {k} {i} é<br />" for k in ("pos", "neg") for i in range(3))
     assert all((" pos " in word) == bool(label) for word, label in zip(words, splits["train"].labels, strict=True))
-    assert np.diff(text.read_text(path, 5)["test"].starts).max() == 5
+    assert np.diff(text.read_lra_text(path, 5)["test"].starts).max() == 5
 
 
 def test_errors_in_reviews_are_one_line(reviews, tmp_path):
     (reviews / "test" / "neg" / "1_7.txt").write_bytes(b"caf\xe9")
     with pytest.raises(InputError, match=r"1_7.txt: the byte 0xe9 is not UTF-8 text"):
-        text.read_text(reviews, 4000)
+        text.read_lra_text(reviews, 4000)
     (reviews / "test" / "neg" / "1_7.txt").write_bytes(b"")
     with pytest.raises(InputError, match=r"1_7.txt is empty"):
-        text.read_text(reviews, 4000)
-    for read in (lambda path: text.read_text(path, 4000), image.read_image):
+        text.read_lra_text(reviews, 4000)
+    for read in (lambda path: text.read_lra_text(path, 4000), image.read_lra_image):
         with pytest.raises(InputError, match=r"nowhere does not exist: LRA .* needs .*https://"):
             read(tmp_path / "nowhere")
     (tmp_path / "bare").mkdir()
     with pytest.raises(InputError, match=r"has no reviews train/neg: .*get aclImdb_v1.tar.gz from https://"):
-        text.read_text(tmp_path / "bare", 4000)
+        text.read_lra_text(tmp_path / "bare", 4000)
 
 
 @pytest.mark.parametrize(("what", "file"), [("reviews", "test/neg/0_7.txt"), ("cifar", "data_batch_1.bin")])
@@ -69,7 +69,7 @@ def test_a_folder_or_archive_with_two_copies_is_refused(what, file, tmp_path, re
     parent = tmp_path / "parent"
     for copy in ("one", "two"):
         shutil.copytree(folder, parent / copy / folder.name)
-    read = {"reviews": lambda path: text.read_text(path, 4000), "cifar": image.read_image}[what]
+    read = {"reviews": lambda path: text.read_lra_text(path, 4000), "cifar": image.read_lra_image}[what]
     for path in (parent, archive(parent, tmp_path / "x.tar.gz")):
         with pytest.raises(InputError, match=f"{file} exists twice: keep one copy of the"):
             read(path)
@@ -79,10 +79,10 @@ def test_a_cut_archive_is_one_line(reviews, tmp_path):
     path = archive(reviews, tmp_path / "x.tar.gz")
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(InputError, match=r"x.tar.gz is not a whole tar archive"):
-        text.read_text(path, 4000)
+        text.read_lra_text(path, 4000)
     path.write_bytes(b"no archive at all")
     with pytest.raises(InputError, match=r"x.tar.gz is not a whole tar archive"):
-        text.read_text(path, 4000)
+        text.read_lra_text(path, 4000)
 
 
 def packed(names, path, content=b"text"):
@@ -104,15 +104,15 @@ def test_an_archive_is_whole_or_refused(pack, tmp_path):
     path = tmp_path / "x.tar"
     whole = pack(packed(REVIEWS, path)[: (2 * len(REVIEWS) + 2) * 512])
     path.write_bytes(whole)
-    assert [len(s) for s in text.read_text(path, 4000).values()] == [4, 4, 4]
+    assert [len(s) for s in text.read_lra_text(path, 4000).values()] == [4, 4, 4]
     for end in range(0, len(whole) - 512, 256) if pack is bytes else range(0, len(whole), 7):
         path.write_bytes(whole[:end])
         with pytest.raises(InputError, match="is not a whole tar archive"):
-            text.read_text(path, 4000)
+            text.read_lra_text(path, 4000)
     header = len(whole) - 4 * 512 if pack is bytes else len(whole) // 2  # of a file that is passed over
     path.write_bytes(whole[:header] + bytes([whole[header] ^ 255]) + whole[header + 1 :])
     with pytest.raises(InputError, match="is not a whole tar archive"):
-        text.read_text(path, 4000)
+        text.read_lra_text(path, 4000)
 
 
 def test_files_at_the_top_of_an_archive(cifar, tmp_path):
@@ -120,9 +120,9 @@ def test_files_at_the_top_of_an_archive(cifar, tmp_path):
     with tarfile.open(tmp_path / "x.tar", "w") as file:
         for batch in cifar.iterdir():
             file.add(batch, batch.name)
-    assert len(image.read_image(tmp_path / "x.tar")["train"]) == 18
+    assert len(image.read_lra_image(tmp_path / "x.tar")["train"]) == 18
     packed(REVIEWS, tmp_path / "y.tar")
-    assert len(text.read_text(tmp_path / "y.tar", 4000)["train"]) == 4
+    assert len(text.read_lra_text(tmp_path / "y.tar", 4000)["train"]) == 4
 
 
 @pytest.mark.timeout(60)
@@ -133,7 +133,7 @@ def test_a_file_that_claims_to_be_huge_is_refused(name, tmp_path):
     member.size = 1 << 70
     path.write_bytes(packed(REVIEWS, path)[: 2 * len(REVIEWS) * 512] + member.tobuf(tarfile.GNU_FORMAT))
     with pytest.raises(InputError, match=rf"x.tar: {name} has 1,180,.* bytes, which is too large"):
-        text.read_text(path, 4000)
+        text.read_lra_text(path, 4000)
 
 
 def test_nothing_of_an_archive_is_written(tmp_path):
@@ -148,7 +148,7 @@ def test_nothing_of_an_archive_is_written(tmp_path):
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         file.addfile(link)
     before = sorted(tmp_path.parent.rglob("*"))
-    splits = text.read_text(path, 4000)
+    splits = text.read_lra_text(path, 4000)
     assert [len(s) for s in splits.values()] == [2, 2, 2]
     assert sorted(tmp_path.parent.rglob("*")) == before
 
@@ -160,18 +160,18 @@ def test_a_broken_link_is_not_skipped(tmp_path):
         (tmp_path / name).write_text("a review")
     link = tmp_path / "train" / "pos" / "2.txt"
     link.symlink_to(tmp_path / REVIEWS[0])
-    assert len(text.read_text(tmp_path, 4000)["train"]) == 5
+    assert len(text.read_lra_text(tmp_path, 4000)["train"]) == 5
     link.unlink()
     link.symlink_to(tmp_path / "gone")
     with pytest.raises(InputError, match=rf"cannot read {link}: No such file or directory"):
-        text.read_text(tmp_path, 4000)
+        text.read_lra_text(tmp_path, 4000)
 
 
 def test_tables_of_reviews(tmp_path):
     good = b"1\ta\tfine\n0\tb\tawful\n"
     for split in ("train", "test"):
         (tmp_path / f"{split}.tsv.xz").write_bytes(lzma.compress(good))
-    assert text.read_text(tmp_path, 10)["test"].labels.tolist() == [1, 0]
+    assert text.read_lra_text(tmp_path, 10)["test"].labels.tolist() == [1, 0]
     for content, message in (
         (good + b"2\tc\tbad\n", r"test.tsv.xz, line 3: the label is 2: it must be 0 to 1"),
         (good + b"x\tc\tbad\n", r"line 3: the label is 'x': it must be a number from 0 to 1"),
@@ -181,10 +181,10 @@ def test_tables_of_reviews(tmp_path):
     ):
         (tmp_path / "test.tsv.xz").write_bytes(lzma.compress(content))
         with pytest.raises(InputError, match=message):
-            text.read_text(tmp_path, 10)
+            text.read_lra_text(tmp_path, 10)
     (tmp_path / "test.tsv.xz").write_bytes(lzma.compress(good)[:-8])
     with pytest.raises(InputError, match=r"test.tsv.xz is not a whole .xz file"):
-        text.read_text(tmp_path, 10)
+        text.read_lra_text(tmp_path, 10)
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def cifar(tmp_path):
 @pytest.mark.parametrize("form", ["folder", "archive"])
 def test_pictures_are_grey_and_in_order(cifar, form, tmp_path):
     path = cifar if form == "folder" else archive(cifar, tmp_path / "cifar.tar.gz")
-    splits = image.read_image(path)
+    splits = image.read_lra_image(path)
     assert {split: len(s) for split, s in splits.items()} == {"train": 18, "valid": 2, "test": 4}
     record = np.frombuffer((cifar / "data_batch_1.bin").read_bytes(), np.uint8)[:3073].astype(float)
     red, green, blue = record[1:].reshape(3, 1024)
@@ -223,40 +223,40 @@ def test_errors_in_pictures_are_one_line(cifar):
     ):
         last.write_bytes(content)
         with pytest.raises(InputError, match=message):
-            image.read_image(cifar)
+            image.read_lra_image(cifar)
     last.unlink()
     with pytest.raises(InputError, match=r"has no test_batch.bin: .*cifar-10-binary.tar.gz"):
-        image.read_image(cifar)
+        image.read_lra_image(cifar)
     (cifar / "test_batch").write_bytes(b"")
     with pytest.raises(InputError, match="pickled python version, which is not read"):
-        image.read_image(cifar)
+        image.read_lra_image(cifar)
 
 
 def test_grey_pictures_that_are_damaged(tmp_path):
     path = tmp_path / "cifar10_gray.npz"
     x, y = np.zeros((10, 1024), np.uint8), np.arange(10)
     np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
-    assert len(image.read_image(tmp_path)["train"]) == 9
+    assert len(image.read_lra_image(tmp_path)["train"]) == 9
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(InputError, match="is not an intact file of grey pictures"):
-        image.read_image(tmp_path)
+        image.read_lra_image(tmp_path)
     noise = np.random.default_rng(0).integers(0, 9, x.shape, np.uint8)
     np.savez_compressed(path, x_train=noise, y_train=y, x_test=noise, y_test=y)
     whole = path.read_bytes()
     for place in range(0, len(whole) - 1, 97):  # every kind of error that damage can be
         path.write_bytes(whole[:place] + b"\xff\xff" + whole[place + 2 :])
         with contextlib.suppress(InputError):
-            image.read_image(tmp_path)
+            image.read_lra_image(tmp_path)
     np.savez(path, x_train=x[:, :9], y_train=y, x_test=x, y_test=y)
     with pytest.raises(InputError, match=r"pictures are uint8 \(10, 9\)"):
-        image.read_image(tmp_path)
+        image.read_lra_image(tmp_path)
     np.savez(path, x_train=x, y_train=y + 1, x_test=x, y_test=y)
     with pytest.raises(InputError, match="the label of picture 10 is 10"):
-        image.read_image(tmp_path)
+        image.read_lra_image(tmp_path)
     for labels, kind in ((y + 0.5, "float64"), (y.astype(str), "<U")):
         np.savez(path, x_train=x, y_train=labels, x_test=x, y_test=y)
         with pytest.raises(InputError, match=f"labels are {kind}.*not whole numbers"):
-            image.read_image(tmp_path)
+            image.read_lra_image(tmp_path)
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ def words(pairs: retrieval.Pairs) -> list[tuple[int, int]]:
 
 
 def test_no_paper_is_in_two_splits_and_labels_are_citations(citations):
-    splits = retrieval.read_small(citations, 100)
+    splits = retrieval.read_small_retrieval(citations, 100)
     seen: dict[int, str] = {}
     for split, pairs in splits.items():
         assert pairs.labels.mean() == 0.5
@@ -339,15 +339,15 @@ def test_no_paper_is_in_two_splits_and_labels_are_citations(citations):
             cites, cited = (b - a) % 200 in (1, 2, 3, 4), (a - b) % 200 in (1, 2, 3, 4)
             assert cites if label else not cites and not cited and a != b
     assert 9 not in seen
-    assert words(retrieval.read_small(citations, 100)["train"]) == words(splits["train"])
-    assert words(retrieval.read_small(citations, 100, seed=1)["train"]) != words(splits["train"])
+    assert words(retrieval.read_small_retrieval(citations, 100)["train"]) == words(splits["train"])
+    assert words(retrieval.read_small_retrieval(citations, 100, seed=1)["train"]) != words(splits["train"])
 
 
 def test_the_second_paper_alone_does_not_tell_the_label(citations):
     """Some papers are cited often and most never, so negatives are drawn in proportion to citations."""
     cites = [(i, j) for i in range(200) for j in range(0, 200, 10) if (i * j + i + j) % 3 == 0]
     (citations / "citations.tsv").write_text("".join(f"P{i}\tP{j}\n" for i, j in cites))
-    pairs = retrieval.read_small(citations, 100)["train"]
+    pairs = retrieval.read_small_retrieval(citations, 100)["train"]
     found = words(pairs)
     assert len(set(found)) == len(found)
     assert all(a != b for a, b in found)
@@ -358,16 +358,16 @@ def test_the_second_paper_alone_does_not_tell_the_label(citations):
 def test_errors_in_citations_are_one_line(citations):
     (citations / "citations.tsv").write_text("P1\tQ2\n")
     with pytest.raises(InputError, match=r"citations.tsv, line 1: 'Q2' is not an id in docs.tsv.xz"):
-        retrieval.read_small(citations, 100)
+        retrieval.read_small_retrieval(citations, 100)
     (citations / "citations.tsv").write_text("P1\tP2\n")
     with pytest.raises(InputError, match=rf"{citations}: no two papers of the \w+ split cite each other"):
-        retrieval.read_small(citations, 100)
+        retrieval.read_small_retrieval(citations, 100)
     (citations / "citations.tsv").unlink()
     with pytest.raises(InputError, match=r"citations.tsv does not exist: .* https://.* set data.path"):
-        retrieval.read_small(citations, 100)
+        retrieval.read_small_retrieval(citations, 100)
     (citations / "docs.tsv.xz").write_bytes(lzma.compress(b"P1\tx\nP1\ty\n"))
     with pytest.raises(InputError, match=r"docs.tsv.xz, line 2: the id 'P1' occurs twice"):
-        retrieval.read_small(citations, 100)
+        retrieval.read_small_retrieval(citations, 100)
 
 
 def test_without_data_the_error_says_what_to_get(monkeypatch, tmp_path):
@@ -377,19 +377,19 @@ def test_without_data_the_error_says_what_to_get(monkeypatch, tmp_path):
             module.default_path()
     monkeypatch.setenv("LINNET_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"imdb does not exist: LRA Text needs .*https://"):
-        text.default_path()
+        text.default_text_path()
 
 
 def test_the_real_data(data_dir):
     data_dir("imdb"), data_dir("cifar10-gray"), data_dir("aan-small")
-    reviews = text.read_text(text.default_path(), 4000)
+    reviews = text.read_lra_text(text.default_text_path(), 4000)
     assert [len(reviews[split]) for split in ("train", "test")] == [25_000, 25_000]
     assert reviews["train"].labels.mean() == 0.5
     assert np.diff(reviews["train"].starts).max() == 4000
-    pictures = image.read_image(image.default_path())
+    pictures = image.read_lra_image(image.default_image_path())
     assert [len(s) for s in pictures.values()] == [45_000, 5_000, 10_000]
     assert np.bincount(pictures["test"].labels).tolist() == [1000] * 10
-    pairs = retrieval.read_small(retrieval.default_path(), 4000)
+    pairs = retrieval.read_small_retrieval(retrieval.default_retrieval_path(), 4000)
     assert [len(p) for p in pairs.values()] == [2212, 224, 190]
 
 
@@ -399,13 +399,13 @@ def test_what_unpacks_to_more_than_any_data_set_is_refused_in_one_line(tmp_path,
         (tmp_path / f"{split}.tsv.xz").write_bytes(lzma.compress(rows * 1000))
     monkeypatch.setattr(sources, "LARGEST_XZ", 50_000)
     with pytest.raises(InputError, match=r"train.tsv.xz unpacks to more than 50,000 bytes, which is too large"):
-        text.read_text(tmp_path, 100)
+        text.read_lra_text(tmp_path, 100)
     monkeypatch.setattr(sources, "LONGEST_ROW", 80)
     with pytest.raises(InputError, match=r"train.tsv.xz, line 1: it has more than 80 bytes"):
-        text.read_text(tmp_path, 100)
+        text.read_lra_text(tmp_path, 100)
     np.savez_compressed(tmp_path / "cifar10_gray.npz", x_train=np.zeros((1 << 28) + 1, np.uint8))
     with pytest.raises(InputError, match=r"it unpacks to 268,435,[0-9]+ bytes, and at most 268,435,456 are read"):
-        image.read_image(tmp_path)
+        image.read_lra_image(tmp_path)
     packed = tmp_path / "aclImdb_v1.tar"
     with tarfile.open(packed, "w") as file:
         for number in range(30):
@@ -414,4 +414,4 @@ def test_what_unpacks_to_more_than_any_data_set_is_refused_in_one_line(tmp_path,
             file.addfile(info, io.BytesIO(bytes(1000)))
     monkeypatch.setattr(sources, "LARGEST_ARCHIVE", 20_000)
     with pytest.raises(InputError, match=r"aclImdb_v1.tar unpacks to more than 20,000 bytes"):
-        text.read_text(packed, 100)
+        text.read_lra_text(packed, 100)

@@ -5,9 +5,15 @@ import os
 import numpy as np
 import pytest
 
-from linnet.data.lra.sequences import Sequences, arrays_sha256, cached, load_arrays, save_arrays
+from linnet.data.lra.sequences import (
+    Sequences,
+    cached_sequences,
+    load_sequence_arrays,
+    save_sequence_arrays,
+    sequence_arrays_sha256,
+)
 from linnet.errors import InputError
-from linnet.storage import temporary_name
+from linnet.storage import temporary_file_name
 
 ROWS = [b"abc", b"\xff", b"de", b"\0\0"]
 
@@ -57,8 +63,8 @@ def test_checks(sequences):
 
 def test_arrays_and_back(sequences):
     again = Sequences.from_arrays(sequences.arrays("p"), "p")
-    assert arrays_sha256(again.arrays("p")) == arrays_sha256(sequences.arrays("p"))
-    assert arrays_sha256(again.arrays("p")) != arrays_sha256(sequences.arrays("q"))
+    assert sequence_arrays_sha256(again.arrays("p")) == sequence_arrays_sha256(sequences.arrays("p"))
+    assert sequence_arrays_sha256(again.arrays("p")) != sequence_arrays_sha256(sequences.arrays("q"))
 
 
 def test_a_cached_result_is_not_built_again(tmp_path, sequences):
@@ -68,46 +74,50 @@ def test_a_cached_result_is_not_built_again(tmp_path, sequences):
         built.append(1)
         return sequences.arrays("p")
 
-    first, second = (cached("about", build, tmp_path / "new") for _ in range(2))
-    assert arrays_sha256(first) == arrays_sha256(second)
+    first, second = (cached_sequences("about", build, tmp_path / "new") for _ in range(2))
+    assert sequence_arrays_sha256(first) == sequence_arrays_sha256(second)
     assert built == [1]
-    cached("about something else", build, tmp_path / "new")
+    cached_sequences("about something else", build, tmp_path / "new")
     assert built == [1, 1]
     for path in (tmp_path / "new").iterdir():
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
-    assert arrays_sha256(cached("about", build, tmp_path / "new")) == arrays_sha256(first)
+    assert sequence_arrays_sha256(cached_sequences("about", build, tmp_path / "new")) == sequence_arrays_sha256(first)
     assert built == [1, 1, 1]
 
 
 def test_files_that_a_killed_process_left_in_the_cache_are_removed(tmp_path, sequences):
-    fresh, old = (temporary_name(tmp_path / name) for name in ("a", "b"))
+    fresh, old = (temporary_file_name(tmp_path / name) for name in ("a", "b"))
     for path in (fresh, old):
         path.write_bytes(b"a part of it")
     os.utime(old, (0, 0))
-    cached("about", lambda: sequences.arrays("p"), tmp_path)
+    cached_sequences("about", lambda: sequences.arrays("p"), tmp_path)
     assert (fresh.exists(), old.exists()) == (True, False)
 
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path, sequences):
     (tmp_path / "file").write_text("")
-    assert arrays_sha256(cached("about", lambda: sequences.arrays("p"), tmp_path / "file" / "x")) == arrays_sha256(
-        sequences.arrays("p")
-    )
+    assert sequence_arrays_sha256(
+        cached_sequences("about", lambda: sequences.arrays("p"), tmp_path / "file" / "x")
+    ) == sequence_arrays_sha256(sequences.arrays("p"))
 
 
 def test_the_same_arrays_are_the_same_bytes(tmp_path, sequences):
     path, found = tmp_path / "x", set()
     for _ in range(20):
-        save_arrays(path, "about ü", sequences.arrays("p"))
+        save_sequence_arrays(path, "about ü", sequences.arrays("p"))
         found.add(path.read_bytes())
     assert len(found) == 1
-    assert arrays_sha256(load_arrays(path, "about ü") or {}) == arrays_sha256(sequences.arrays("p"))
+    assert sequence_arrays_sha256(load_sequence_arrays(path, "about ü") or {}) == sequence_arrays_sha256(
+        sequences.arrays("p")
+    )
 
 
 def test_a_file_with_another_description_is_not_used(tmp_path, sequences):
-    save_arrays(tmp_path / "x", "one", sequences.arrays("p"))
-    assert load_arrays(tmp_path / "x", "other") is None
-    assert load_arrays(tmp_path / "y", "one") is None
-    assert arrays_sha256(load_arrays(tmp_path / "x", "one") or {}) == arrays_sha256(sequences.arrays("p"))
+    save_sequence_arrays(tmp_path / "x", "one", sequences.arrays("p"))
+    assert load_sequence_arrays(tmp_path / "x", "other") is None
+    assert load_sequence_arrays(tmp_path / "y", "one") is None
+    assert sequence_arrays_sha256(load_sequence_arrays(tmp_path / "x", "one") or {}) == sequence_arrays_sha256(
+        sequences.arrays("p")
+    )

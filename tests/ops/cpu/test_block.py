@@ -8,13 +8,13 @@ import torch
 from linnet import create_attention, create_mixer
 from linnet.errors import UnsupportedError
 from linnet.ops import block_attention, hashing, reference
-from linnet.ops.backend import no_kernels
-from linnet.ops.block import kernel_ids
+from linnet.ops.backend import no_cpu_backend
+from linnet.ops.block import block_kernel_ids
 from linnet.ops.cpu import block as on_cpu
-from linnet.ops.masks import layout
+from linnet.ops.masks import layout_of_masks
 from tests.ops.cases import MASKS, grads, key_mask, memory_over_floor, relative, segments, specified
 
-pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+pytestmark = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 WIDTHS = [(8, 8), (16, 12), (9, 33), (64, 64), (70, 20), (256, 40)]
 KINDS = ("softmax", "rela")
 
@@ -92,17 +92,17 @@ def test_dropout_equals_the_reference_with_the_same_draws(kind: str, causal: boo
     """In values and gradients; the draws are those of `linnet.ops.hashing` for head, query and key."""
     B, H, seed, n = 2, 2, torch.tensor(7), torch.arange(N)
     leaves, real = draw(B, H, N, 16, 9), key_mask("right", B, N)
-    where = layout(B, N, real, None, real.device)
-    kept = hashing.hashed(seed, torch.arange(B * H).view(B, H, 1, 1), n[:, None], n) >= int(p * 2**32)
+    where = layout_of_masks(B, N, real, None, real.device)
+    kept = hashing.hash_coordinates(seed, torch.arange(B * H).view(B, H, 1, 1), n[:, None], n) >= int(p * 2**32)
     assert abs(float(kept.float().mean()) - (1 - p)) < 0.02
     keep, results = specified(real, None, B, N), []
     for dtype in (torch.float64, torch.float32):
         q, k, v = inputs = [x.detach().to(dtype).requires_grad_() for x in leaves]
         if dtype == torch.float64:
-            A = reference.block_weights(q, k, where, w, kind, causal)
+            A = reference.reference_block_weights(q, k, where, w, kind, causal)
             o = A * kept / (1 - p) @ v
         else:
-            ids = kernel_ids(where, w, B)
+            ids = block_kernel_ids(where, w, B)
             o = on_cpu.block(q, k, v, where.real, ids, seed, w, kind == "rela", causal, 16**-0.5, p)
         o = o.double() * keep
         results.append([o, *grads([o], inputs)])

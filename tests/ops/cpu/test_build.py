@@ -13,11 +13,11 @@ import torch
 
 from linnet.errors import UnsupportedError
 from linnet.ops import linear_attention
-from linnet.ops.backend import no_kernels
+from linnet.ops.backend import no_cpu_backend
 from linnet.ops.cpu import build
 
-needs_compiler = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
-LIBRARY = build.kernels().path
+needs_compiler = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
+LIBRARY = build.built_cpu_kernels().path
 PROGRAM = "from linnet.ops.cpu.build import kernels; k = kernels(); print(k.path); assert k.library is not None, k"
 
 
@@ -25,9 +25,9 @@ PROGRAM = "from linnet.ops.cpu.build import kernels; k = kernels(); print(k.path
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A separate cache, and a fresh loader."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    build.kernels.cache_clear()
+    build.built_cpu_kernels.cache_clear()
     yield tmp_path / "cache" / "linnet" / "kernels"
-    build.kernels.cache_clear()
+    build.built_cpu_kernels.cache_clear()
 
 
 def missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,15 +101,15 @@ def test_a_cache_that_cannot_be_looked_into_holds_nothing(monkeypatch: pytest.Mo
     def folder() -> Path:
         raise trouble
 
-    monkeypatch.setattr(build, "folder", folder)
-    assert build.built() is None
-    assert str(trouble.args[-1]) in build.load().reason
+    monkeypatch.setattr(build, "cpu_build_folder", folder)
+    assert build.find_cpu_build() is None
+    assert str(trouble.args[-1]) in build.load_cpu_build().reason
 
 
 def test_a_compiler_gives_kernels() -> None:
     """With a compiler, tests of the kernels must not be skipped, or an error in the source would go unnoticed."""
     if any(map(shutil.which, build.COMPILERS)):
-        assert no_kernels() == ""
+        assert no_cpu_backend() == ""
 
 
 @needs_compiler
@@ -119,12 +119,12 @@ def test_two_processes_build_at_once_and_damage_is_repaired(cache: Path) -> None
     (library,) = cache.glob("*.so")
     assert paths == {str(library)} and {path.name for path in cache.iterdir()} == {library.name, "lock"}
     whole = library.read_bytes()
-    assert build.built() == library
+    assert build.find_cpu_build() == library
     for damaged in (b"", whole[: len(whole) // 2], whole[:-1] + b"\0\0"):
         library.write_bytes(damaged)
-        assert build.built() is None
-    assert build.load().library is not None
-    assert build.built() is not None
+        assert build.find_cpu_build() is None
+    assert build.load_cpu_build().library is not None
+    assert build.find_cpu_build() is not None
 
 
 @pytest.fixture
@@ -148,14 +148,14 @@ def test_nothing_is_loaded_or_built_where_others_can_write(planted: Path, mode: 
     before = place.stat().st_mode & 0o7777
     place.chmod(mode)
     try:
-        assert (build.built() is None) == (not sticky)
-        found = build.load()
+        assert (build.find_cpu_build() is None) == (not sticky)
+        found = build.load_cpu_build()
         assert (found.library is None) == (not sticky)
         if not sticky:
             assert f"{place} can be written by others: no code is loaded from {planted.parent}" in found.reason
-            assert build.refused() == found.reason
+            assert build.refused_cpu_build() == found.reason
             with pytest.raises(build.BuildError, match="can be written by others"):
-                build.build()
+                build.build_cpu_kernels()
     finally:
         place.chmod(before)
 
@@ -163,7 +163,7 @@ def test_nothing_is_loaded_or_built_where_others_can_write(planted: Path, mode: 
 def test_nothing_is_made_in_a_folder_of_everybody(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o777)
-    assert "can be written by others" in build.load().reason
+    assert "can be written by others" in build.load_cpu_build().reason
     assert not list((tmp_path / "cache").iterdir())
 
 
@@ -172,27 +172,27 @@ def test_nothing_is_made_in_a_folder_of_everybody(cache: Path, tmp_path: Path) -
 @pytest.mark.parametrize("up", [0, 1])
 def test_nothing_is_loaded_from_a_folder_of_another_user(planted: Path, up: int) -> None:
     os.chown(planted.parents[up], 65534, 65534)
-    assert build.built() is None
-    assert f"{planted.parents[up]} belongs to another user" in build.load().reason
+    assert build.find_cpu_build() is None
+    assert f"{planted.parents[up]} belongs to another user" in build.load_cpu_build().reason
 
 
 @needs_compiler
 def test_a_library_of_another_kind_is_not_loaded(planted: Path, tmp_path: Path) -> None:
     whole = planted.read_bytes()
     planted.chmod(0o770)
-    assert build.built() is None
+    assert build.find_cpu_build() is None
     planted.unlink()
     (tmp_path / planted.name).write_bytes(whole)
     (tmp_path / planted.name).chmod(0o700)
     planted.symlink_to(tmp_path / planted.name)
-    assert build.built() is None
+    assert build.find_cpu_build() is None
     planted.unlink()
     os.mkfifo(planted)
-    assert build.built() is None
+    assert build.find_cpu_build() is None
     planted.unlink()
     planted.write_bytes(whole)
     planted.chmod(0o700)
-    assert build.built() == planted
+    assert build.find_cpu_build() == planted
 
 
 @needs_compiler
@@ -216,17 +216,15 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(cache: Path, tmp_path: 
     cache.mkdir(parents=True)
     (cache / "lock").symlink_to(tmp_path / "precious")
     with pytest.raises(build.BuildError):
-        build.build()
+        build.build_cpu_kernels()
     assert (tmp_path / "precious").read_text() == "content"
 
 
-def test_the_cache_is_private_whatever_the_umask(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_private_whatever_the_umask(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing(tmp_path, monkeypatch)
     before = os.umask(0)
     try:
-        assert "no C++ compiler" in build.load().reason
+        assert "no C++ compiler" in build.load_cpu_build().reason
     finally:
         os.umask(before)
     assert [path.stat().st_mode & 0o777 for path in (cache, cache.parent, cache.parent.parent)] == [0o700] * 3
@@ -237,15 +235,15 @@ def test_files_of_a_killed_build_are_removed(cache: Path, tmp_path: Path, monkey
     cache.mkdir(parents=True, mode=0o700)
     for name in ("kernels-999999999-0123abcd", f"kernels-{os.getppid()}-0123abcd"):
         (cache / f".linnet-{name}.tmp").mkdir()
-    build.load()
+    build.load_cpu_build()
     assert {path.name for path in cache.iterdir()} == {"lock", f".linnet-kernels-{os.getppid()}-0123abcd.tmp"}
 
 
 def test_the_key_follows_source_and_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = build.kernel_key()
+    before = build.cpu_build_key()
     monkeypatch.setattr(build, "_processor", lambda: "another")
-    assert build.kernel_key() != before
+    assert build.cpu_build_key() != before
     monkeypatch.undo()
     (tmp_path / "kernels.cpp").write_text("int x;")
     monkeypatch.setattr(build, "SOURCE", tmp_path)
-    assert build.kernel_key() != before
+    assert build.cpu_build_key() != before

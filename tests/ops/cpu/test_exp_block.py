@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import linnet
-from linnet.ops.backend import no_kernels
+from linnet.ops.backend import no_cpu_backend
 from linnet.ops.cpu import arguments, block
 from tests.ops.cases import MASKS, grads, key_mask, segments, specified
 
-pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+pytestmark = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 
 
 @pytest.mark.parametrize("seed", range(24))

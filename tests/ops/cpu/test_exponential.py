@@ -9,11 +9,11 @@ from torch import Tensor
 
 import linnet
 from linnet.ops import exp_attention, reference
-from linnet.ops.backend import no_kernels
+from linnet.ops.backend import no_cpu_backend
 from linnet.ops.cpu import arguments
 from tests.ops.cases import MASKS, grads, key_mask, memory_over_floor, relative, segments
 
-pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+pytestmark = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 INF = torch.inf
 WIDTHS = [(8, 8), (16, 12), (9, 33), (64, 64), (70, 20), (24, 256)]
 

@@ -8,23 +8,26 @@ import torch
 from torch import Tensor
 
 import linnet
-from linnet.ops.backend import no_kernels
+from linnet.ops.backend import no_cpu_backend
 from linnet.ops.cpu import arguments
 from linnet.ops.features import EluFeatures
-from linnet.ops.linear import attend
-from linnet.ops.masks import layout
-from linnet.ops.positions import rotary_angles
+from linnet.ops.linear import attend_linearly
+from linnet.ops.masks import layout_of_masks
+from linnet.ops.positions import rotary_position_angles
 from linnet.ops.rms import srms
 from linnet.ops.rules import LinearRule
 from tests.ops.cases import MASKS, grads, key_mask, relative, segments
 
-pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+pytestmark = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 WIDTHS = [(8, 8), (16, 12), (10, 33), (64, 64), (70, 20), (256, 40)]
 
 
 def angles(kind: str, D: int) -> list[Tensor]:
     """theta and u, as far as this kind of positions has them."""
-    theta, u = rotary_angles(D) + 0.1 * torch.rand(D // 2), torch.nn.functional.normalize(torch.randn(D), dim=0)
+    theta, u = (
+        rotary_position_angles(D) + 0.1 * torch.rand(D // 2),
+        torch.nn.functional.normalize(torch.randn(D), dim=0),
+    )
     return {"none": [], "rope": [theta], "lrpe": [theta, u]}[kind]
 
 
@@ -35,7 +38,7 @@ def trial(N: int, phi: str, kind: str, causal: bool, normalize: bool, mask: str 
     stateful = causal and random.random() < 0.5
     state = [torch.randn(B, H, D, E), torch.rand(B, H, D)][: 1 + normalize] if stateful else []
     how = angles(kind, D)
-    where = layout(B, N, key_mask(mask, B, N), segments(B, N) if packed else None, torch.device("cpu"))
+    where = layout_of_masks(B, N, key_mask(mask, B, N), segments(B, N) if packed else None, torch.device("cpu"))
     position = where.position + random.choice([0, 20])
     results = []
     for dtype in (torch.float64, torch.float32):
@@ -43,7 +46,7 @@ def trial(N: int, phi: str, kind: str, causal: bool, normalize: bool, mask: str 
         after = inputs[3 : 3 + len(state)]
         turns = *inputs[3 + len(state) :], *(u.to(dtype) for u in how[1:]), None, None
         rule = LinearRule(causal, normalize, EluFeatures(phi, *turns[:2], position))
-        o, kept = attend(*inputs[:3], where, rule, tuple(after) or None)
+        o, kept = attend_linearly(*inputs[:3], where, rule, tuple(after) or None)
         out = [x.double() for x in (o, *(kept if causal or not packed else ()))]
         results.append([*out, *grads(out, inputs)])
     least = 0.1 * max(float(x.detach().abs().max()) for x in results[0])
@@ -132,9 +135,9 @@ def test_operators_are_declared_rightly() -> None:
 def test_angles_without_positions_turn_nothing() -> None:
     """Their gradient is 0, not whatever was in memory."""
     q, k, v = torch.randn(3, 1, 2, 20, 8)
-    theta = rotary_angles(8).requires_grad_()
-    where = layout(1, 20, None, None, q.device)
-    o, _ = attend(q.requires_grad_(), k, v, where, LinearRule(True, features=EluFeatures("elu", theta)))
-    assert torch.equal(o, attend(q, k, v, where, LinearRule(True, features=EluFeatures("elu")))[0])
+    theta = rotary_position_angles(8).requires_grad_()
+    where = layout_of_masks(1, 20, None, None, q.device)
+    o, _ = attend_linearly(q.requires_grad_(), k, v, where, LinearRule(True, features=EluFeatures("elu", theta)))
+    assert torch.equal(o, attend_linearly(q, k, v, where, LinearRule(True, features=EluFeatures("elu")))[0])
     (slope,) = torch.autograd.grad(o.sum(), theta)
     assert not slope.any()

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from linnet.ops.backend import no_kernels
+from linnet.ops.backend import no_cpu_backend
 
-pytestmark = pytest.mark.skipif(bool(no_kernels()), reason=f"no kernels: {no_kernels()}")
+pytestmark = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 
 PROGRAM = """
 import sys

@@ -13,22 +13,22 @@ import typer
 from torch import nn
 
 from linnet.cli.train import print_outcome
-from linnet.config import load_recipe
-from linnet.data.lra.listops import END, SYMBOLS, evaluate
+from linnet.config import load_recipe_config
+from linnet.data.lra.listops import END, SYMBOLS, evaluate_listops
 from linnet.data.lra.listops_tsv import HEADER, NAMES
 from linnet.data.lra.sequences import GRAIN
 from linnet.errors import InputError
-from linnet.instruments.base import of_model
+from linnet.instruments.base import instrument_views_of_model
 from linnet.models.backbone import Model
 from linnet.models.loading import load_model
-from linnet.models.presets import model_config, preset
+from linnet.models.presets import preset, preset_config
 from linnet.registry import STUDY, TASK
 from linnet.screen import Screen
 from linnet.studies.trained import Row, StudyRun
 from linnet.train.check import check_config
 from linnet.train.loop import Trainer
 from linnet.train.run import evaluate_run, resume_run, start_run
-from linnet.train.watch import validation_blocks
+from linnet.train.watch import watch_blocks
 
 TASKS = ("listops", "text", "image", "pathfinder", "retrieval")
 QUIET = Screen(quiet=True)
@@ -85,7 +85,7 @@ def test_the_model_has_the_sizes_of_the_benchmark(config, name):
     context = 4000 if name in ("text", "retrieval") else config(name).data.context
     task = TASK[f"lra/{name}"](config(name, context=context))
     counts = {"text": 369_878, "listops": 209_118, "retrieval": 394_454, "pathfinder": 173_270, "image": 157_918}
-    model = Model(model_config({**task.model_fields(), "preset": "transnormer_t2_lra"}))
+    model = Model(preset_config({**task.model_fields(), "preset": "transnormer_t2_lra"}))
     task.check_model(model.config)
     assert sum(parameter.numel() for parameter in model.parameters()) == counts[name]
 
@@ -105,7 +105,7 @@ def test_tokens_as_a_reader_sees_them(config, name, words):
 @pytest.mark.parametrize("name", ["retrieval", "text"])
 def test_blocks_for_the_instruments_have_one_row_a_document(config, name):
     task = TASK[f"lra/{name}"](config(name))
-    ids = validation_blocks(task, 3)
+    ids = watch_blocks(task, 3)
     assert ids.dim() == 2
     assert int(ids.min()) > 0  # no padding
     assert "".join(task.words(ids[0].tolist())[0]).startswith(("a ", "paper", "other paper"))
@@ -125,7 +125,7 @@ def test_brackets_are_kept_and_values_are_right(config):
     for ids, mask, label in zip(batch["ids"], batch["key_mask"], batch["labels"], strict=True):
         tokens = ids[mask].numpy().astype(np.uint8)
         assert (tokens == END).sum() > 10
-        assert evaluate(tokens, np.array([0, len(tokens)])).tolist() == [int(label)]
+        assert evaluate_listops(tokens, np.array([0, len(tokens)])).tolist() == [int(label)]
 
 
 def test_the_older_rules_drop_brackets_and_take_black_for_padding(config):
@@ -171,7 +171,7 @@ def test_a_part_of_a_split_that_is_sorted_by_class_holds_every_class(config):
 def test_parts_of_a_batch_have_its_loss_and_gradients(config, name, rules, objective):
     task = TASK[f"lra/{name}"](config(name, rules=rules, objective=objective))
     torch.manual_seed(0)
-    model = Model(model_config({**task.model_fields(), "preset": "transnormer_t2_lra_small"})).eval()
+    model = Model(preset_config({**task.model_fields(), "preset": "transnormer_t2_lra_small"})).eval()
     batch = batch_of(task, count=11)
     found = []
     for parts in ([batch], task.parts(batch)):
@@ -269,10 +269,10 @@ def test_attention_is_measured_along_training_and_after(config, name, tmp_path):
     records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     found = [record for record in records if record["split"] == "instruments"]
     assert [(len(record["layers"]), list(record["values"])) for record in found] == [(2, ["entropy"])]
-    blocks = validation_blocks(TASK[f"lra/{name}"](settings), 3)
+    blocks = watch_blocks(TASK[f"lra/{name}"](settings), 3)
     assert blocks.dim() == 2
     assert 1 <= len(blocks) <= 3
-    assert len(of_model(load_model(outcome.folder), blocks)) == 2
+    assert len(instrument_views_of_model(load_model(outcome.folder), blocks)) == 2
 
 
 def test_a_separable_task_is_learned(config, tmp_path):
@@ -390,9 +390,9 @@ def test_a_model_that_does_not_fit_is_refused(config, preset_name, fields, line)
 
 def test_pretraining_is_of_lra_only():
     with pytest.raises(InputError, match=r"only the tasks lra/\.\.\. that classify allow it, not causal_lm"):
-        check_config(load_recipe("smoke", ["pretrain=true"]))
+        check_config(load_recipe_config("smoke", ["pretrain=true"]))
 
 
 def test_steps_of_pretraining_need_pretraining():
     with pytest.raises(InputError, match=r"train\.pretrain_steps is 9: it needs pretrain = true"):
-        check_config(load_recipe("lra/text", ["train.pretrain_steps=9"]))
+        check_config(load_recipe_config("lra/text", ["train.pretrain_steps=9"]))
