@@ -51,6 +51,7 @@ test-asan: $(STAMP)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 
 # Libraries that do not install are left out of the tables.

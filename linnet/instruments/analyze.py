@@ -1,6 +1,6 @@
 """The analysis of a model on a text: every instrument on every layer, as one table of plain numbers.
 
-`analyze_views` makes it, `check_analysis` validates one that was read from a file, `analysis_rows` formats it for a terminal.
+`analyze_views` makes it, `check_analysis` validates one that was read from a file, `analysis_rows` formats it.
 """
 
 import math

@@ -31,8 +31,8 @@ def hash_below(h: Tensor, n: Tensor | int) -> Tensor:
 def hash_stays(h: Tensor, x: Tensor, p: float) -> Tensor:
     """Whether the hash of one more coordinate x than those of h is at least p 2^32: with probability 1 - p.
 
-    This is `hash_coordinates` in 32 bits, which take half the time. torch has them with a sign, so a shift is masked, and the
-    highest bit is flipped before a comparison.
+    This is `hash_coordinates` in 32 bits, which take half the time. torch has them with a sign, so a shift is masked,
+    and the highest bit is flipped before a comparison.
     """
     h = h.to(torch.int32) ^ _mix(x).to(torch.int32)
     for _ in range(2):

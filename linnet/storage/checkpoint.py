@@ -133,7 +133,7 @@ def checkpoint_steps(folder: str | Path) -> list[int]:
 
 
 def checkpoints_to_keep(folder: str | Path, step: int, best: int | None, last: int = 2, every: int = 0) -> set[int]:
-    """What `prune_checkpoints` should keep after a save at `step`: the `last` up to it, the best, and multiples of `every`."""
+    """The steps kept after a save at `step`: the `last` up to it, the best, and multiples of `every`."""
     saved = [n for n in checkpoint_steps(folder) if n <= step]
     regular = [n for n in saved if every and n % every == 0]
     return {*saved[-last:], *regular, *([] if best is None else [best])}

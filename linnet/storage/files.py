@@ -34,7 +34,7 @@ def write_file_atomic(path: str | Path, data: bytes) -> None:
 
 
 def write_text_file(path: str | Path, text: str) -> None:
-    """`write_file_atomic` for text, as UTF-8; what is not text, such as a file's name may hold, is written as an escape."""
+    """`write_file_atomic` for text, as UTF-8; what is not text, as in some file names, is written as an escape."""
     write_file_atomic(path, text.encode(errors="backslashreplace"))
 
 

@@ -59,6 +59,6 @@ def _budget(records: Sequence[Record]) -> str:
     train = first["config"]["train"]
     return (
         f"Each run: {tokens:,} tokens in blocks of {context}, {train['steps']} steps of {train['batch']} blocks, "
-        f"learning rate {train['lr']:g}, {threads} thread, {record_versions(first['environment'])}. The range is over seeds. "
-        f"Times were taken on a busy machine; do not compare them. Command: `{first['command']}`."
+        f"learning rate {train['lr']:g}, {threads} thread, {record_versions(first['environment'])}. The range is "
+        f"over seeds. Times were taken on a busy machine; do not compare them. Command: `{first['command']}`."
     )

@@ -78,6 +78,6 @@ def _budget(records: Sequence[Record]) -> str:
         f"Percentage of right answers, on {about['samples']['test']:,} test samples of {data['context']} tokens with "
         f"{' or '.join(map(str, data['pairs']))} pairs each; guessing gives {100 / values:.1f}. Each run: "
         f"{first['tokens']:,} tokens, {train['steps']:,} steps of {train['batch']} samples, learning rate "
-        f"{train['lr']:g}, {about['threads']} thread, {record_versions(about)}. The range is over seeds. Times were taken "
-        f"on a busy machine; do not compare them. Command: `{first['command']}`."
+        f"{train['lr']:g}, {about['threads']} thread, {record_versions(about)}. The range is over seeds. Times were "
+        f"taken on a busy machine; do not compare them. Command: `{first['command']}`."
     )

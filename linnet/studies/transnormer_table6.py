@@ -126,7 +126,8 @@ def _budget(records: Sequence[Record], tasks: Sequence[str]) -> str:
     loading = f" Loading data took at most {max(shares):.1%} of an update, where it was timed." if shares else ""
     return (
         f"Test accuracy in percent, of the checkpoint with the best validation accuracy. Each run: {'; '.join(parts)}; "
-        f"{record_versions(first['environment'])}. Steps of pretraining are counted.{loading} Command: `{first['command']}`."
+        f"{record_versions(first['environment'])}. Steps of pretraining are counted.{loading} "
+        f"Command: `{first['command']}`."
     )
 
 

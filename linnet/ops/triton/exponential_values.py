@@ -174,6 +174,6 @@ def sum_exponential_values(
     none: tuple[None, None] = (None, None)
     known, made, masks = (none, less, (None, real)) if forward else (less, none, (real, None))
     _value_sums[(B * H * triton.cdiv(N, BLOCK), triton.cdiv(E, BE))](
-        tile_view(a), tile_view(b), tile_view(w), tile_view(out), *seen.views(), *none, *known, *masks, run, *made, N, D, E, H,
+        *map(tile_view, (a, b, w, out)), *seen.views(), *none, *known, *masks, run, *made, N, D, E, H,
         tiles.SPAN, BLOCK, KEYS, BK, padded_tile(D), BE, seen.sight, tile_precision(w.dtype), num_warps=4, num_stages=2,
     )  # fmt: skip

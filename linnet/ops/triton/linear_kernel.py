@@ -158,6 +158,6 @@ def linear_kernel_sum(out: Tensor, a: Tensor, b: Tensor, w: Tensor, seen: Around
     C, BK, BE, warps = linear_kernel_sizes(a.dtype, D, E)
     C = min(C, tiles.SPAN)
     _linear_sums[(B * H * triton.cdiv(N, C), triton.cdiv(E, BE))](
-        tile_view(a), tile_view(b), tile_view(w), tile_view(out), *seen.views(), *more, run, N, D, E, H, tiles.SPAN, C, BK, BE,
+        *map(tile_view, (a, b, w, out)), *seen.views(), *more, run, N, D, E, H, tiles.SPAN, C, BK, BE,
         seen.sight, tile_precision(a.dtype), EPS, num_warps=warps, num_stages=2,
     )  # fmt: skip
