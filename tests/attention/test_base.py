@@ -35,7 +35,7 @@ def wrap(mixer: nn.Module) -> None:
 
 @pytest.fixture
 def count(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """A record of every call of `layout`, wherever it was imported."""
+    """A record of every call of `layout_of_masks`, wherever it was imported."""
     calls, real = [], masks.layout_of_masks
 
     def counted(B, N, *rest):  # type: ignore[no-untyped-def]
@@ -43,8 +43,8 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         return real(B, N, *rest)
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("linnet.") and getattr(module, "layout", None) is real:
-            monkeypatch.setattr(module, "layout", counted)
+        if name.startswith("linnet.") and getattr(module, "layout_of_masks", None) is real:
+            monkeypatch.setattr(module, "layout_of_masks", counted)
     return calls
 
 

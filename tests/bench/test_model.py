@@ -34,7 +34,7 @@ def test_the_full_size_has_the_papers_lengths_and_the_pair_that_is_held_together
 
 def test_a_step_is_that_of_the_lra_model(monkeypatch):
     asked = []
-    monkeypatch.setattr(model, "lra_step", lambda *words: asked.append(words))
+    monkeypatch.setattr(model, "lra_bench_step", lambda *words: asked.append(words))
     for which in ("train", "inference"):
         prepare_model_bench(
             {"table": "model", "case": "norm", "pass": which, "batch": 2, "tokens": 16, "compiled": False}

@@ -133,7 +133,7 @@ def test_a_failed_export_leaves_nothing(tiny, tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("linnet.models.loading.write_atomic", full)
+    monkeypatch.setattr("linnet.models.loading.write_file_atomic", full)
     with pytest.raises(LinnetError, match=r"^cannot write .*out: No space left on device$"):
         export_model(model, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

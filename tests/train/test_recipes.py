@@ -99,7 +99,7 @@ def test_lra_is_set_up_as_in_the_paper(name, context, batch, lr, warmup):
     ],
 )
 def test_a_dry_run_generates_only_a_few_samples(monkeypatch, name, sets, samples):
-    for module, maker in ((listops, "generate_listops"), (pathfinder, "write_shards")):
+    for module, maker in ((listops, "generate_listops"), (pathfinder, "write_pathfinder_files")):
         make = getattr(module, maker)
         monkeypatch.setattr(module, maker, lambda *given, make=make, **more: _few(given) and make(*given, **more))
     plan = dry_run(load_recipe_config(name, sets), Screen(quiet=True))

@@ -122,7 +122,7 @@ def test_a_run_is_parsed_built_and_prepared_once(config, tmp_path, monkeypatch, 
 
     monkeypatch.setattr(Model, "__init__", built)
     monkeypatch.setattr(TextTask, "__init__", prepared)
-    monkeypatch.setattr(presets, "parse_section", parsed)
+    monkeypatch.setattr(presets, "parse_config_section", parsed)
     outcome = resume_run(tmp_path / "run", QUIET) if resumed else start_run(config(), tmp_path / "run", QUIET)
     found = [outcome.run.evaluate("valid", "best"), outcome.run.evaluate("test"), outcome.run.evaluate("valid")]
     assert sorted(done) == ["data", "meta", "parse", "real"]

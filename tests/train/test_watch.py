@@ -79,7 +79,7 @@ def test_gradient_norms_of_all_updates_are_in_the_records(config, tmp_path, monk
         seen.append([norm, *layers])
         return norm
 
-    monkeypatch.setattr(loop, "finish_gradients", spy)
+    monkeypatch.setattr(loop, "finish_optim_gradients", spy)
     start_run(config(), tmp_path / "run", QUIET)
     found = records(tmp_path / "run", "train")
     assert [record["updates"] for record in found] == [4, 2]
