@@ -76,7 +76,7 @@ STUDY = Registry(
     "study",
     "linnet.studies",
     machinery=(
-        *("base", "claims", "drawn", "perplexity", "records", "systems", "trained", "unfinished", "untrained"),
+        *("base", "claims", "drawn", "index", "perplexity", "records", "systems", "trained", "unfinished", "untrained"),
         *("watched",),
     ),
     joint="-",

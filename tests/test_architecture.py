@@ -176,7 +176,7 @@ def test_test_files_mirror_the_package():
         assert tested.is_dir() or tested.with_suffix(".py").is_file(), f"tests/{place}: what does it test?"
 
 
-@pytest.mark.parametrize("program", ["import linnet", "from linnet.cli.app import run; run(['--help'])"])
+@pytest.mark.parametrize("program", ["import linnet", "from linnet.cli.app import run_app; run_app(['--help'])"])
 def test_start_is_fast_and_without_torch(program):
     checked = f"{program}\nimport sys\nsys.exit('torch' in sys.modules)"
     seconds = []

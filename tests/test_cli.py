@@ -234,7 +234,7 @@ def test_a_limit_on_processes_is_one_line():
     program = """
 import os, resource, sys
 import linnet.screen
-from linnet.cli.app import run
+from linnet.cli.app import run_app as run
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 if os.getuid() == 0:
     os.setuid(65534)  # the limit does not bind root

@@ -266,7 +266,7 @@ def test_any_file_is_a_recipe_or_one_line(content, tmp_path):
 def test_a_mistake_is_reported_before_torch_is_imported(tmp_path):
     program = """
 import sys
-from linnet.cli.app import run
+from linnet.cli.app import run_app as run
 for sets in ("train.lr=nan", "model.preset=vanila_lm", "task=causal", "data.tokenizer=7"):
     assert run(["train", "smoke", "--set", sets]) == 2
 sys.exit("torch" in sys.modules)

@@ -6,7 +6,7 @@ A command file imports nothing heavy at its top, because `linnet --help` imports
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +31,7 @@ def _finite(data: object) -> object:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-def print_cli_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_cli_table(columns: Sequence[str], rows: Iterable[Sequence[str | float]]) -> None:
     """Print a table fitted to the terminal; in a file or pipe each row stays on one line."""
     from rich.console import Console
     from rich.table import Table
@@ -39,7 +39,7 @@ def print_cli_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> No
 
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(cell if isinstance(cell, str) else f"{cell:,}") for cell in row))
     Console(width=None if sys.stdout.isatty() else 1000).print(table)
 
 

@@ -58,31 +58,26 @@ def reproduce_command(
       linnet reproduce transnormer-table4 --scale paper --dry-run
     """
     from linnet.screen import Screen
-    from linnet.studies.base import Request
+    from linnet.studies.base import Planned, Request
 
-    study = STUDY[name]()
+    study, chosen = STUDY[name](), tuple(only or ())
     if dry_run:
-        rows = [run._asdict() for run in study.dry_run(scale, tuple(only or ()), seeds)]
+        plan = study.dry_run(scale, chosen, seeds)
         if json:
-            print_cli_json(rows)
+            print_cli_json([run._asdict() for run in plan])
         else:
-            columns = ("run", "parameters", "tokens", "steps", "gpu_hours")
-            print_cli_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+            print_cli_table(Planned._fields, plan)
         return
     for option, folder in (("--out", out), ("--results", results)):
         if folder is not None and study.keeps_records:
             check_cli_folder(option, folder)
-    report = study.reproduce(Request(scale, out, results, tuple(only or ()), seeds, render), Screen(quiet=json))
+    report = study.reproduce(Request(scale, out, results, chosen, seeds, render), Screen(quiet=json))
     if json:
         print_cli_json(report.data)
     else:
         print(report.text)
     if report.signal:
         raise typer.Exit(128 + report.signal)
-
-
-def _cell(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 reproduce_command.__doc__ = str(reproduce_command.__doc__).replace("STUDIES", "\n      ".join(STUDY.names()))

@@ -18,6 +18,7 @@ from linnet.figures.table import Table
 from linnet.screen import Screen
 from linnet.storage import file_beside
 from linnet.studies.claims import Claim, claims_table
+from linnet.studies.index import update_index_of_results
 from linnet.studies.records import Record, check_records_origin, one_line_record_damage, read_records, records_sha256
 
 TRANSNORMER = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
@@ -176,7 +177,8 @@ class Study(ABC):
         return f"\n{self.to_markdown(records)}\n\n![{self.picture}]({picture})\n{maps}"
 
     def render(self, folder: Path, scale: str) -> list[Path]:
-        """Write the page `<folder>.md`, between its markers, the picture `<folder>.png`, and the maps if there are any.
+        """Write the page `<folder>.md`, between its markers, the picture `<folder>.png`, and the maps if there are any,
+        and update the index of the pages beside it.
 
         Raises before anything is written if the records cannot be shown or combined.
         """
@@ -196,6 +198,7 @@ class Study(ABC):
         save_figures(self.figures(records, self.heading(scale)), picture, about)
         if grid:
             save_heatmaps(grid, maps, *self.about_maps(records), about)
+        update_index_of_results(folder.parent)
         return files
 
 

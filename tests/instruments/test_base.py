@@ -206,7 +206,7 @@ LONG = """
 import resource, sys
 import torch
 import linnet
-from linnet.instruments.base import of_mixer
+from linnet.instruments.base import instrument_view_of_mixer
 from linnet.registry import INSTRUMENT
 
 def peak():
@@ -218,7 +218,7 @@ mixers = [linnet.create_mixer(name, width=32, heads=1, causal=False).eval() for 
 for N in (64, int(sys.argv[1])):
     before = peak()
     for mixer in mixers:
-        view = of_mixer(mixer, torch.randn(1, N, 32))
+        view = instrument_view_of_mixer(mixer, torch.randn(1, N, 32))
         for instrument in instruments:
             assert all(bool(value.isfinite().all()) for value in instrument.measure(view).values())
 print(peak() - before, peak())

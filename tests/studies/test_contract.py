@@ -129,7 +129,7 @@ def test_claims_are_statements_verdicts_and_numbers(place, name):
 
 
 def test_names_are_known_and_help_is_shown_without_torch():
-    program = "import sys\nfrom linnet.cli.app import run\nrun(['reproduce', '--help'])\n"
+    program = "import sys\nfrom linnet.cli.app import run_app\nrun_app(['reproduce', '--help'])\n"
     program += "sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert all(f"\n    {name}\n" in done.stdout for name in STUDY.names())

@@ -51,17 +51,17 @@ def test_the_estimate_is_below_what_a_run_takes(tmp_path):
     """The peak of a real run, without what importing takes: the estimate must never refuse what would fit."""
     sets = ["train.steps=2", "train.warmup=0", "train.batch=64", "model.width=256", "train.eval_every=0"]
     program = f"""
-from linnet.config import load_recipe
+from linnet.config import load_recipe_config
 from linnet.screen import Screen
-from linnet.train.memory import least_memory
+from linnet.train.memory import least_training_memory
 from linnet.train.run import Run, start_run
-start_run(load_recipe("smoke", [*{sets}, "train.batch=1"]), {str(tmp_path / "small")!r}, Screen(quiet=True))
+start_run(load_recipe_config("smoke", [*{sets}, "train.batch=1"]), {str(tmp_path / "small")!r}, Screen(quiet=True))
 status = lambda: (line.split() for line in open("/proc/self/status"))  # ru_maxrss may be that of the parent
 peak = lambda: 1024 * next(int(words[1]) for words in status() if words[0] == "VmHWM:")
 before = peak()
-start_run(load_recipe("smoke", {sets}), {str(tmp_path / "run")!r}, Screen(quiet=True))
-run = Run(load_recipe("smoke", {sets}), None, Screen(quiet=True))
-print(least_memory(run.task, run.model_config, run.skeleton), peak() - before)
+start_run(load_recipe_config("smoke", {sets}), {str(tmp_path / "run")!r}, Screen(quiet=True))
+run = Run(load_recipe_config("smoke", {sets}), None, Screen(quiet=True))
+print(least_training_memory(run.task, run.model_config, run.skeleton), peak() - before)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     estimate, peak = map(int, done.stdout.split())

@@ -57,7 +57,7 @@ def test_a_stop_does_not_wait_for_the_rest_of_an_update(recipe, tmp_path, last):
     """The second update would take half a minute; it is dropped, and the resumed run has the same bits."""
     program = """
 import sys, time
-from linnet.cli.app import run
+from linnet.cli.app import run_app as run
 from linnet.train.loop import Trainer
 accumulate = Trainer._accumulate
 def slow(trainer, number, step):
@@ -87,7 +87,7 @@ def test_a_second_signal_exits_at_once(recipe, tmp_path):
     """The first step never ends, so only the second signal can end the process."""
     program = """
 import sys, time
-from linnet.cli.app import run
+from linnet.cli.app import run_app as run
 from linnet.train.loop import Trainer
 def endless(trainer):
     print("in the step", flush=True)
@@ -112,7 +112,7 @@ def test_a_shell_and_its_kernel_may_both_hang_up(recipe, tmp_path):
     """The second SIGHUP arrives during the step and does not end the process before it has saved."""
     program = """
 import os, signal, sys
-from linnet.cli.app import run
+from linnet.cli.app import run_app as run
 from linnet.train.loop import Trainer
 update = Trainer._update
 def hung_up(trainer):

@@ -18,7 +18,9 @@ from linnet.ops.cpu import build
 
 needs_compiler = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 LIBRARY = build.built_cpu_kernels().path
-PROGRAM = "from linnet.ops.cpu.build import kernels; k = kernels(); print(k.path); assert k.library is not None, k"
+PROGRAM = (
+    "from linnet.ops.cpu.build import built_cpu_kernels as b; k = b(); print(k.path); assert k.library is not None, k"
+)
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from linnet.errors import InputError
 from linnet.ops import block_attention, exp_attention, linear_attention
-from linnet.ops.block import attend_dropping
+from linnet.ops.block import attend_in_blocks_dropping
 from linnet.ops.dropout import dropout
 from linnet.ops.exp_block import exp_block_mean
 from linnet.ops.features import EluFeatures
 from linnet.ops.glu import glu
-from linnet.ops.linear import attend
-from linnet.ops.masks import layout
-from linnet.ops.positions import rotary_angles, turn, turns_of
+from linnet.ops.linear import attend_linearly
+from linnet.ops.masks import layout_of_masks
+from linnet.ops.positions import position_turns, rotary_position_angles, turn_by_position
 from linnet.ops.rms import srms
 from linnet.ops.rules import BlockRule, ExpRule, LinearRule
 
@@ -32,17 +32,17 @@ WIDE = (B, H, N, D)
 real = torch.ones(B, N, dtype=torch.bool)
 real[0, -9:] = False
 ids = torch.arange(N).div(100, rounding_mode="floor").expand(B, N)
-where = layout(B, N, real, ids, torch.device("cpu"))
+where = layout_of_masks(B, N, real, ids, torch.device("cpu"))
 scales = torch.rand(2, B, H, N, 1) + 0.5
-turns = turns_of(rotary_angles(D), torch.arange(N))
+turns = position_turns(rotary_position_angles(D), torch.arange(N))
 masks = {"key_mask": real, "segments": ids}
 S, z = torch.rand(B, H, D, D), torch.rand(B, H, D)
 
 
 def features(q, k, v):
-    theta, u = rotary_angles(D).requires_grad_(), torch.nn.functional.normalize(torch.ones(D), dim=0)
+    theta, u = rotary_position_angles(D).requires_grad_(), torch.nn.functional.normalize(torch.ones(D), dim=0)
     rule = LinearRule(True, features=EluFeatures("elu", theta, u, where.position))
-    return attend(q, k, v, where, rule)[0]
+    return attend_linearly(q, k, v, where, rule)[0]
 
 
 OPS = {
@@ -55,11 +55,11 @@ OPS = {
     "exponential_bidirectional": lambda q, k, v: exp_attention(q, k, v, causal=False),
     "exp_block": lambda q, k, v: exp_block_mean(q, k, v, where, 64, ExpRule(True, *scales)),
     "block": lambda q, k, v: block_attention(q, k, v, **masks),
-    "block_dropout": lambda q, k, v: attend_dropping(q, k, v, where, 64, BlockRule("softmax", True, 0.25, 0.1)),
+    "block_dropout": lambda *qkv: attend_in_blocks_dropping(*qkv, where, 64, BlockRule("softmax", True, 0.25, 0.1)),
     "srms": lambda q, k, v: srms(q, (1, 3)),
     "glu": lambda q, k, v: glu(q, "silu"),
     "dropout": lambda q, k, v: dropout(q, 0.1),
-    "rotate": lambda q, k, v: turn(q, turns),
+    "rotate": lambda q, k, v: turn_by_position(q, turns),
 }
 
 
