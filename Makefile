@@ -1,6 +1,6 @@
 # Every target sets itself up: it creates .venv inside the project and installs exactly requirements.lock there,
 # whose hashes pip checks, then torch.
-.PHONY: install demo test test-slow test-asan lint bench clean
+.PHONY: install demo test test-slow test-asan lint bench wheels clean
 .DEFAULT_GOAL := install
 SHELL := /bin/bash
 
@@ -53,6 +53,16 @@ lint: $(STAMP)
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
+
+# A pure wheel, the sdist, and a wheel with prebuilt kernels for this platform. auditwheel puts the OpenMP library beside
+# the kernels and names the oldest C library on which they run.
+wheels: $(STAMP)
+	@set -e; rm -rf dist build/wheel; \
+	$(BIN)/python -m hatchling build -t sdist -t wheel -d dist >/dev/null; \
+	echo "compiling the kernels of three levels of x86-64 (about a minute)"; \
+	LINNET_PREBUILT=1 $(BIN)/python -m hatchling build -t wheel -d build/wheel >/dev/null; \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --strip -w dist build/wheel/*.whl; \
+	ls -l dist
 
 # Libraries that do not install are left out of the tables.
 bench: $(STAMP)

@@ -50,6 +50,7 @@ PROGRAM = [sys.executable, "-c"]
 CROSS_CUTTING = (
     "test_architecture.py",  # the whole package
     "test_documents.py",  # the documents
+    "test_install.py",  # wheel, sdist and git repository, installed in an environment without the checkout
     "test_math.py",  # docs/math.md against the code
     "attention/test_contract.py",  # every registered mechanism against the contract
     "attention/test_edges.py",  # edge cases of several mechanisms

@@ -1,1 +1,1 @@
-"""Kernels for the CPU: C++ that the user's own compiler builds once. Imported only when an op uses them."""
+"""Kernels for the CPU: C++, prebuilt in a wheel or compiled once on first use. Imported only when an op uses them."""

@@ -1,8 +1,12 @@
-"""Compiles the kernels with the machine's own C++ compiler on first use, keeps them in the user's cache, loads them.
+"""Finds the kernels or compiles them with the machine's own C++ compiler on first use, and loads them.
 
-The file's name holds a key (source, flags, processor) and the digest of its own contents: another version or another
-processor has another name, and a file that is damaged does not answer to its name and is built anew. Since a library
-is code, nobody else may be able to write to the cache, and the very file that was verified is the one that is loaded.
+Compiled kernels are kept in the user's cache. They come first, then those that a platform wheel carries; only without
+both is anything compiled.
+
+The name of a file in the cache holds a key (source, flags, processor) and the digest of its own contents: another
+version or another processor has another name, and a file that is damaged does not answer to its name and is built anew.
+Since a library is code, nobody else may be able to write to the cache, and the very file that was verified is the one
+that is loaded.
 """
 
 import contextlib
@@ -21,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from linnet.errors import LinnetError
+from linnet.ops.cpu.prebuilt import LEVELS, prebuilt_library
 from linnet.storage import clean_temporary_files, open_regular_file, read_file_bytes, temporary_file_name
 
 SOURCE = Path(__file__).parent / "source"
@@ -45,11 +50,7 @@ class Kernels(NamedTuple):
     library: ctypes.CDLL | None
     path: Path | None
     reason: str = ""
-
-    @property
-    def digest(self) -> str | None:
-        """The SHA-256 of the library."""
-        return None if self.path is None else self.path.stem.split("-")[1]
+    digest: str | None = None  # the SHA-256 of the library
 
     def __str__(self) -> str:
         if self.library is None:
@@ -64,15 +65,19 @@ class BuildError(LinnetError):
 
 @cache
 def built_cpu_kernels() -> Kernels:
-    """The kernels, compiled if the cache has none: asked once in a process, so that a failure is not repeated."""
+    """The kernels, compiled if there are none: asked once in a process, so that a failure is not repeated."""
     return load_cpu_build()
 
 
 def load_cpu_build(again: bool = False) -> Kernels:
-    """The kernels, compiled if the cache has none, or in any case with `again`."""
+    """The kernels, compiled if there are none, or in any case with `again`."""
     try:
-        path = (None if again else find_cpu_build()) or build_cpu_kernels(again)
-        return Kernels(_load(path), path)
+        ready = None if again or _cached() else prebuilt_library(cpu_build_source_key())
+        if ready is not None:
+            with contextlib.suppress(OSError):  # one that does not run here is as good as none
+                return _load_prebuilt(ready)
+        path = (None if again else _cached()) or build_cpu_kernels(again)
+        return Kernels(_load(path), path, digest=path.stem.split("-")[1])
     except (BuildError, OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         return Kernels(None, None, " ".join(str(error).split()))
 
@@ -86,7 +91,19 @@ def cpu_build_folder() -> Path:
 def cpu_build_key() -> str:
     """A digest of all that decides what the compiler makes: source, flags, processor."""
     parts = [" ".join(FLAGS), repr(VARIANTS), platform.system(), _processor()]
-    parts += [path.name + "\n" + path.read_text() for path in sorted(SOURCE.iterdir()) if path.is_file()]
+    return _digest(*parts, *_source())
+
+
+def cpu_build_source_key() -> str:
+    """A digest of the source and the flags, which a prebuilt library has in its name."""
+    return _digest(" ".join(FLAGS), *_source())
+
+
+def _source() -> list[str]:
+    return [path.name + "\n" + path.read_text() for path in sorted(SOURCE.iterdir()) if path.is_file()]
+
+
+def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -101,7 +118,11 @@ def _processor() -> str:
 
 
 def find_cpu_build() -> Path | None:
-    """The compiled kernels in the cache, if they are whole and ours."""
+    """The kernels that need no compiler: in the cache, whole and ours, or else those of the wheel."""
+    return _cached() or prebuilt_library(cpu_build_source_key())
+
+
+def _cached() -> Path | None:
     with contextlib.suppress(OSError, RuntimeError, BuildError):  # a folder that may not be read, a user without a home
         place = cpu_build_folder().resolve()
         _check_private(place)
@@ -157,6 +178,29 @@ def _load(path: Path) -> ctypes.CDLL:
     return ctypes.CDLL(name if os.path.exists(name) else str(path))
 
 
+def _load_prebuilt(path: Path) -> Kernels:
+    """A library of the wheel, by its own name: it finds OpenMP in a folder of the wheel."""
+    library = ctypes.CDLL(str(path))
+    if library.linnet_check() != 0:
+        raise OSError(f"{path} computes wrong results on this processor")
+    return Kernels(library, path, digest=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def build_prebuilt(place: Path) -> list[Path]:
+    """Compile one library per level of x86-64 into a new folder, for a wheel."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise BuildError(
+            f"wheels with kernels are for Linux on x86_64, not {platform.system()} on {platform.machine()}"
+        )
+    place.mkdir(parents=True)
+    libraries = [place / f"{level}-{cpu_build_source_key()}.so" for level in LEVELS]
+    for level, library in zip(LEVELS, libraries, strict=True):
+        command = [_compiler(), *FLAGS, f"-march={level}", "-fopenmp", str(SOURCE / "kernels.cpp"), "-o", str(library)]
+        if reason := _run(command, f"{command[0]} failed"):
+            raise BuildError(reason)
+    return libraries
+
+
 def build_cpu_kernels(again: bool = False) -> Path:
     """Compile, try in a process of its own, and put under the final name in one step; `again`: also if it is there."""
     if os.name != "posix":
@@ -174,7 +218,7 @@ def build_cpu_kernels(again: bool = False) -> Path:
             scratch = temporary_file_name(place / "kernels")
             scratch.mkdir(mode=0o700)
             try:
-                return (None if again else find_cpu_build()) or _compile(scratch, place)
+                return (None if again else _cached()) or _compile(scratch, place)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
@@ -195,10 +239,16 @@ def _alone(place: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _compile(scratch: Path, place: Path) -> Path:
+def _compiler() -> str:
+    """The first C++ compiler on the PATH."""
     compiler = next((found for found in map(shutil.which, COMPILERS) if found), None)
     if compiler is None:
         raise BuildError(f"no C++ compiler was found: {', '.join(COMPILERS)} are not on the PATH")
+    return compiler
+
+
+def _compile(scratch: Path, place: Path) -> Path:
+    compiler = _compiler()
     library, reasons = scratch / "kernels.so", []
     for variant in VARIANTS:
         command = [compiler, *FLAGS, *variant, str(SOURCE / "kernels.cpp"), "-o", str(library)]
