@@ -1,4 +1,4 @@
-"""`linnet doctor`: check the machine and the installation, and advise on what is missing."""
+"""`linnet doctor`: check the machine and the installation, or a broken run, and advise on what to do."""
 
 import os
 import platform
@@ -29,26 +29,57 @@ class _Check(NamedTuple):
 
 
 def doctor_command(
+    run: Annotated[
+        Path | None, typer.Argument(help="The folder of a broken run: says what it still holds.", metavar="[RUN]")
+    ] = None,
     build: Annotated[bool, typer.Option("--build", help="Compile the CPU kernels, even if they exist.")] = False,
     json: Json = False,
 ) -> None:
-    """Check the installation and advise on what is missing.
+    """Check the installation, or a broken run.
 
-    Checks versions, extras, processor, memory, data sets, compiled kernels and backends. "missing" marks something
-    optional, with advice on how to get it. "wrong" marks a problem to fix, and the exit code is then 1.
+    With RUN: says what the folder of a run still holds and what can be done with it; changes nothing.
+
+    Without: checks versions, extras, processor, memory, data sets, compiled kernels and backends. "missing" marks
+    something optional, with advice on how to get it. "wrong" marks a problem to fix, and the exit code is then 1.
 
     \b
     Examples:
       linnet doctor
       linnet doctor --build
       linnet doctor --json
+      linnet doctor runs/broken
     """
+    if run is not None:
+        _examine_run(run, json)
+        return
     checks = [*_packages(), *_machine(), _data(os.environ.get("LINNET_DATA")), _kernels(build), *_backends()]
     healthy = all(check.status != "wrong" for check in checks)
     if json:
         print_cli_json({"ok": healthy, "checks": [check._asdict() for check in checks]})
     else:
         print_cli_table(["status", "what", "found", "what to do"], [[c.status, c.name, *c[2:]] for c in checks])
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _examine_run(folder: Path, json: bool) -> None:
+    """Print what a run still holds and what to do; the exit code is 1 if a part is damaged."""
+    from linnet.models.loading import load_model
+    from linnet.screen import Screen
+    from linnet.storage.salvage import salvage_run
+
+    warn = Screen(quiet=json).warn
+    found = salvage_run(folder, lambda place, step: load_model(place, step, warn))
+    healthy = all(part.ok for part in found.parts)
+    if json:
+        checks = [part._asdict() for part in found.parts]
+        print_cli_json({"folder": str(folder), "ok": healthy, "checks": checks, "advice": found.advice})
+    else:
+        print_cli_table(
+            ["status", "what", "found"], [["ok" if p.ok else "wrong", p.name, p.found] for p in found.parts]
+        )
+        for line in found.advice:
+            print(line)
     if not healthy:
         raise typer.Exit(1)
 

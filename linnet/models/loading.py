@@ -19,6 +19,7 @@ from linnet.models.config import ModelConfig
 from linnet.storage import (
     IDLE,
     Checkpoint,
+    check_run_links,
     clean_temporary_files,
     dump_json_file,
     newest_checkpoint,
@@ -59,6 +60,7 @@ def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], 
 
 def load_run_model(path: Path, step: int | None, warn: Callable[[str], None]) -> tuple[Model, dict[str, Any]]:
     """The model of a checkpoint, and the state that was saved with it."""
+    check_run_links(path)
     table = read_config_toml(path / "config.toml")
     config = _parsed(table.get("model"), path / "config.toml", drop="preset")
     checkpoint = load_saved_checkpoint(path, step, table.get("task"), config, warn)

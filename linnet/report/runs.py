@@ -10,7 +10,7 @@ from typing import Any
 from linnet.config import read_config_toml
 from linnet.errors import InputError, LinnetError
 from linnet.instruments.analyze import check_analysis
-from linnet.storage import read_json_file, read_run_metrics
+from linnet.storage import check_run_links, read_json_file, read_run_metrics
 
 Record = dict[str, Any]
 
@@ -99,6 +99,7 @@ def _read_run(folder: Path, name: str) -> SavedRun:
     if not (folder / "config.toml").is_file():
         what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
         raise InputError(f"{folder} {what}")
+    check_run_links(folder)
     records = read_run_metrics(folder / "metrics.jsonl")
     return SavedRun(
         name=name,

@@ -27,7 +27,17 @@ from linnet.storage.files import (
     write_new_file,
     write_text_file,
 )
-from linnet.storage.run import BusyError, MetricsLog, RunLock, check_run_metrics, clean_finished_run, read_run_metrics
+from linnet.storage.run import (
+    BusyError,
+    MetricsLog,
+    RunLock,
+    check_run_links,
+    check_run_metrics,
+    clean_finished_run,
+    read_run_metrics,
+    seal_run_record,
+    write_run_environment,
+)
 from linnet.storage.state import Position
 from linnet.storage.tensors import pack_tensors, unpack_tensors
 
@@ -41,6 +51,7 @@ __all__ = [
     "Position",
     "RunLock",
     "cache_folder",
+    "check_run_links",
     "check_run_metrics",
     "checkpoint_steps",
     "checkpoints_to_keep",
@@ -59,10 +70,12 @@ __all__ = [
     "read_json_file",
     "read_run_metrics",
     "save_checkpoint",
+    "seal_run_record",
     "temporary_file_name",
     "unpack_tensors",
     "write_file_atomic",
     "write_json_file",
     "write_new_file",
+    "write_run_environment",
     "write_text_file",
 ]

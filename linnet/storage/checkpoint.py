@@ -101,6 +101,8 @@ def read_checkpoint(path: str | Path, optimizer: bool = True, model: bool = True
     written, raises a CheckpointError that names the file.
     """
     path = Path(path)
+    if path.is_symlink():  # what it leads to may change, and would not be removed with the run
+        raise CheckpointError(f"{path} is a symbolic link")
     manifest = _read_manifest(path)
     entries: dict[str, Entry] = {name: getattr(manifest.files, name.split(".")[0]) for name in FILES}
     wanted = {"model.safetensors": model, "optimizer.safetensors": optimizer, "state.json": True}
@@ -219,7 +221,7 @@ def _state(path: Path, raw: bytearray, step: int) -> dict[str, Any]:
 def _read_listed(path: Path, entry: Entry, wanted: bool) -> bytearray:
     """A file's content, checked against the size and SHA-256 in the manifest; if not wanted, only the size."""
     try:
-        with reading_file(path) as (descriptor, size):
+        with reading_file(path, links=False) as (descriptor, size):
             if size != entry.size:
                 raise CheckpointError(f"{path} is damaged: it has {size} bytes, {entry.size} were written")
             data, digest = read_file_bytes(descriptor, size) if wanted else (bytearray(), entry.sha256)
@@ -233,6 +235,6 @@ def _read_listed(path: Path, entry: Entry, wanted: bool) -> bytearray:
 def _read(path: Path) -> bytes:
     """The content of a small file; if it cannot be read, the checkpoint is damaged."""
     try:
-        return read_regular_file(path, LARGEST)
+        return read_regular_file(path, LARGEST, links=False)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error

@@ -12,6 +12,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from linnet.errors import LinnetError
 CHUNK = 1 << 20  # bytes
 LARGEST_JSON = 1 << 30  # bytes
 IDLE = 600.0  # seconds without a change after which a temporary file counts as abandoned
-TEMPORARY = re.compile(r"\.linnet-.*-([0-9]+)-[0-9a-f]{8}\.tmp")  # with the id of the process that writes it
+# With the id of the process that writes it, and the machine that it runs on.
+TEMPORARY = re.compile(r"\.linnet-.*-(?P<process>[0-9]{1,9})-(?P<machine>[0-9a-f]{8})?[0-9a-f]{8}\.tmp")
 
 
 def write_file_atomic(path: str | Path, data: bytes) -> None:
@@ -62,7 +64,16 @@ def read_json_file(path: str | Path) -> Any:
 def temporary_file_name(path: Path) -> Path:
     """A unique name beside `path` that `clean_temporary_files` recognizes."""
     path = path.absolute()  # "." has no name
-    return path.with_name(f".linnet-{path.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    return path.with_name(f".linnet-{path.name}-{os.getpid()}-{_machine()}{secrets.token_hex(4)}.tmp")
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    """A short name of this machine since its start; a container, where ids mean other processes, has its own."""
+    parts = [os.uname().nodename]
+    with contextlib.suppress(OSError):  # a system without /proc
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_text(), str(os.stat("/proc/self/ns/pid").st_ino)]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:8]
 
 
 def file_beside(folder: Path, ending: str) -> Path:
@@ -85,10 +96,11 @@ def one_line_file_errors(verb: str, path: Path, temporary: Path | None = None) -
 
 
 def clean_temporary_files(folder: str | Path, older_than: float = 0.0, shared: bool = False) -> str:
-    """Remove the temporary files that killed writers left in `folder`, if they are at least `older_than` seconds old.
+    """Remove the temporary files that killed writers left in `folder`.
 
-    A checkpoint that was set aside but never replaced gets its name back. In a `shared` folder, which no lock protects,
-    files that a living process may be writing stay. Returns the first failure, or an empty string.
+    A file whose writer ran on this machine and is dead goes at once; another one goes if it is at least `older_than`
+    seconds old. In a `shared` folder, which no lock protects, files that a living process may be writing stay. A
+    checkpoint that was set aside but never replaced gets its name back. Returns the first failure, or an empty string.
     """
     failures = []
     for path in [] if shared else sorted(Path(folder).glob(".linnet-*.old")):
@@ -98,21 +110,32 @@ def clean_temporary_files(folder: str | Path, older_than: float = 0.0, shared: b
         else:
             path.rename(final)
     found = sorted(Path(folder).glob(".linnet-*.tmp"))
-    failures += [remove_file(path) for path in found if not (shared and _held(path)) and _idle(path) >= older_than]
+    failures += [remove_file(path) for path in found if _abandoned(path, older_than, shared)]
     return next(filter(None, failures), "")
 
 
-def _held(path: Path) -> bool:
-    """Whether the process id in a temporary name belongs to another living process of this machine."""
+def _abandoned(path: Path, older_than: float, shared: bool) -> bool:
+    """Whether nobody writes this temporary file any more."""
     found = TEMPORARY.fullmatch(path.name)
-    if found is None or len(found[1]) > 9 or int(found[1]) == os.getpid():
-        return found is None  # not one of our names, so it must not be removed
+    if found is None:  # not one of our names
+        return not shared and _idle(path) >= older_than
+    process = int(found["process"])
+    living = process != os.getpid() and _is_living(process)
+    if found["machine"] == _machine() and process != os.getpid() and not living:
+        return True
+    if shared and found["machine"] not in (None, _machine()):  # ids of other machines say nothing here
+        return _idle(path) >= max(older_than, IDLE)
+    return not (shared and living) and _idle(path) >= older_than
+
+
+def _is_living(process: int) -> bool:
+    """Whether this machine has a process of that id."""
     try:
-        os.kill(int(found[1]), 0)
+        os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:
-        return True  # it belongs to another user
+    except OSError:  # it belongs to another user
+        return True
     return True
 
 
@@ -135,18 +158,23 @@ def open_regular_file(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 
 @contextlib.contextmanager
-def reading_file(path: str | Path) -> Iterator[tuple[int, int]]:
-    """The descriptor of a regular file, and its size."""
-    descriptor = open_regular_file(path)
+def reading_file(path: str | Path, links: bool = True) -> Iterator[tuple[int, int]]:
+    """The descriptor of a regular file, and its size; with `links` False, a symbolic link raises OSError."""
+    try:
+        descriptor = open_regular_file(path, os.O_RDONLY if links else os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not links:
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from None
+        raise
     try:
         yield descriptor, os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
 
 
-def read_regular_file(path: str | Path, largest: int) -> bytes:
+def read_regular_file(path: str | Path, largest: int, links: bool = True) -> bytes:
     """The content of a regular file of at most `largest` bytes; otherwise raises OSError."""
-    with reading_file(path) as (descriptor, size):
+    with reading_file(path, links) as (descriptor, size):
         if size > largest:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {largest:,} are read", str(path))
         return bytes(read_file_bytes(descriptor, size)[0])

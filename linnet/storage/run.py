@@ -9,21 +9,30 @@ import hashlib
 import json
 import math
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from linnet.errors import LinnetError
 from linnet.storage.files import (
+    LARGEST_JSON,
     clean_temporary_files,
+    dump_json_file,
     one_line_file_errors,
     open_regular_file,
     read_hashed_file,
+    read_json_file,
+    read_regular_file,
     write_file_atomic,
     write_file_bytes,
+    write_json_file,
 )
 
 OURS = b"process "  # the first bytes of a lock file
+LOCK = ".lock"
+# All that a run writes, besides reports and analyses.
+RUN_FILES = ("config.toml", "environment.json", "metrics.jsonl", "timings.jsonl", "tokenizer.json", LOCK)
 
 
 class BusyError(LinnetError):
@@ -34,7 +43,7 @@ class RunLock:
     """`with RunLock(folder):` admits one process at a time; the lock ends with its owner, even if that is killed."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.path = Path(folder) / ".lock"
+        self.path = Path(folder) / LOCK
 
     def __enter__(self) -> RunLock:
         self._descriptor = self._open()
@@ -82,17 +91,25 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
+def check_run_links(folder: str | Path) -> None:
+    """Raise if a part of a run is a symbolic link: what it leads to can change, and writing replaces the link."""
+    for name in (*RUN_FILES, "checkpoints", "pretrain"):
+        path = Path(folder) / name
+        if path.is_symlink():
+            raise LinnetError(f"{path} is a symbolic link: the parts of a run must be in its folder")
+
+
 class MetricsLog:
     """A file of JSON lines, one record per line, each with its `step`.
 
-    Append all records of a step and call `sync` before the checkpoint of that step is saved. Then a run that was
-    killed and resumed leaves the same file as an uninterrupted one (if its records hold no times).
+    Append all records of a step, take the `mark`, and call `sync` before the checkpoint of that step is saved. Then a
+    run that was killed and resumed leaves the same file as an uninterrupted one (if its records hold no times).
     """
 
     def __init__(self, path: str | Path, resume_at: int | None = None, mark: Mapping[str, Any] | None = None) -> None:
         """Open a new log; with `resume_at`, the old one without torn lines and without records after that step.
 
-        With `mark`, which `sync` returned for the checkpoint that the run resumes from, the old one up to there.
+        With `mark`, that of the checkpoint that the run resumes from, the old one up to there.
         """
         self.path = Path(path)
         if mark is not None:
@@ -113,11 +130,14 @@ class MetricsLog:
         self._size += len(line)
         self._digest.update(line)
 
-    def sync(self) -> dict[str, Any]:
-        """Flush all records to disk; returns the size and the SHA-256 of the file."""
+    def mark(self) -> dict[str, Any]:
+        """The size and the SHA-256 of all records so far."""
+        return {"size": self._size, "sha256": self._digest.hexdigest()}
+
+    def sync(self) -> None:
+        """Flush all records to disk."""
         with one_line_file_errors("write", self.path):
             os.fsync(self._descriptor)
-        return {"size": self._size, "sha256": self._digest.hexdigest()}
 
     def close(self) -> None:
         """Close the file."""
@@ -173,6 +193,56 @@ def read_run_metrics(path: str | Path, mark: Mapping[str, Any] | None = None) ->
             if isinstance(record, dict) and isinstance(record.get("step"), int):
                 records.append(record)
     return records
+
+
+def write_run_environment(folder: str | Path, about: Mapping[str, Any]) -> None:
+    """Write `environment.json`: `about`, the SHA-256 of `config.toml` as the run began, and its own SHA-256."""
+    path = Path(folder) / "environment.json"
+    whole = {**about, "config_sha256": read_hashed_file(Path(folder) / "config.toml")[1]}
+    write_json_file(path, {**whole, "sha256": hashlib.sha256(dump_json_file(whole, path.name)).hexdigest()})
+
+
+def check_run_environment(folder: str | Path) -> dict[str, Any]:
+    """The content of `environment.json`; raises if it is damaged. An earlier linnet wrote no SHA-256 into it."""
+    path = Path(folder) / "environment.json"
+    about = read_json_file(path)
+    if not isinstance(about, dict):
+        raise LinnetError(f"{path} is damaged: it is not a table")
+    said = {key: value for key, value in about.items() if key != "sha256"}
+    if "linnet" not in about:
+        raise LinnetError(f"{path} is damaged: it does not say which linnet wrote it")
+    if "config_sha256" in about or "sha256" in about:
+        whole = {**said, "sha256": hashlib.sha256(dump_json_file(said, path.name)).hexdigest()}
+        if dump_json_file(whole, path.name) != read_regular_file(path, LARGEST_JSON):
+            raise LinnetError(f"{path} is damaged: its SHA-256 is not the one in it")
+    return about
+
+
+def seal_run_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with a checksum of it, for a log that no checkpoint has a hash of."""
+    return {**record, "crc32": zlib.crc32(_line(record))}
+
+
+def check_run_timings(folder: str | Path, mark: Mapping[str, Any] | None) -> int:
+    """The number of records of `timings.jsonl`; raises unless each is whole and every metric up to `mark` has one.
+
+    After the checkpoint with that mark, a killed run may have left a torn line, or metrics without times.
+    """
+    path = Path(folder) / "timings.jsonl"
+    lines = []
+    if path.exists():
+        with one_line_file_errors("read", path):
+            lines = read_hashed_file(path)[0].split(b"\n")[:-1]
+    records = read_run_metrics(path)
+    sealed = any("crc32" in record for record in records)  # a log of an earlier linnet is not
+    whole = [r for r in records if not sealed or seal_run_record({k: r[k] for k in r if k != "crc32"}) == r]
+    if len(whole) < len(lines):
+        raise LinnetError(f"{path} is damaged: of {len(lines)} lines, {len(whole)} are whole")
+    metrics = read_run_metrics(Path(folder) / "metrics.jsonl", mark or {"size": 0})
+    wanted, places = ([(r["step"], r.get("split")) for r in some] for some in (metrics, records))
+    if places[: len(wanted)] != wanted:
+        raise LinnetError(f"{path} is damaged: its {len(places)} records are not those of the metrics")
+    return len(records)
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

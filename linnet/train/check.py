@@ -10,6 +10,7 @@ from linnet.config import RunConfig, load_recipe_config, parse_config, short_con
 from linnet.errors import InputError, LinnetError
 from linnet.models.presets import preset_config
 from linnet.registry import TASK
+from linnet.storage import check_run_links
 
 UNKNOWN_SIZE = 1 << 30  # stands in for the vocabulary size, which depends on the data
 LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # left by a process that was killed before it wrote anything else
@@ -60,6 +61,7 @@ def check_and_read_config(folder: Path) -> RunConfig:
     if not (folder / "config.toml").is_file():
         what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
         raise InputError(f"{folder} {what}")
+    check_run_links(folder)
     config = load_recipe_config(folder / "config.toml")
     check_config_tables(config)
     return config

@@ -12,14 +12,14 @@ from typing import Any
 from linnet.config import TrainConfig
 from linnet.errors import InputError, missing_extra_error_text
 from linnet.screen import Screen
-from linnet.storage import MetricsLog, read_run_metrics, write_text_file
+from linnet.storage import MetricsLog, read_run_metrics, seal_run_record, write_text_file
 
 
 class RunLog:
     """The records of a run: on the screen, in `metrics.jsonl` and `timings.jsonl`, and in TensorBoard if asked for.
 
     `resume_at` is the step of the checkpoint that the run resumes from, `evaluated` is the step of its last evaluation,
-    and `mark` is what `sync` returned when it was saved.
+    and `mark` is that of the metrics when it was saved.
     """
 
     def __init__(
@@ -67,10 +67,14 @@ class RunLog:
         """Record the numbers of the instruments by layer and head, without printing them."""
         self._add("instruments", record, seconds)
 
-    def sync(self) -> dict[str, Any]:
-        """Flush all records to disk, before the checkpoint they belong to; returns the mark of the metrics."""
+    def mark(self) -> dict[str, Any]:
+        """The mark of the metrics so far, for the checkpoint they belong to."""
+        return self._metrics.mark()
+
+    def sync(self) -> None:
+        """Flush all records to disk, before the checkpoint they belong to is written."""
         self._timings.sync()
-        return self._metrics.sync()
+        self._metrics.sync()
 
     def close(self) -> None:
         """Close the files and remove the bar."""
@@ -82,7 +86,8 @@ class RunLog:
 
     def _add(self, split: str, record: dict[str, Any], seconds: float, **timing: float) -> None:
         self._metrics.append(record)
-        self._timings.append({"step": record["step"], "split": split, "seconds": round(seconds, 3), **timing})
+        spent = {"step": record["step"], "split": split, "seconds": round(seconds, 3), **timing}
+        self._timings.append(seal_run_record(spent))
         if self._board is not None:
             for name, value in record.items():
                 if isinstance(value, float):

@@ -221,7 +221,8 @@ class Trainer:
         bad = find_not_finite_tensors({**weights, **moments})
         if bad:
             raise NonFiniteError(f"step {self.at.step}: {bad[0]} is not finite; the checkpoint was not written")
-        state = {**self.state, "position": self.at.model_dump(), "metrics": log.sync()}
+        state = {**self.state, "position": self.at.model_dump(), "metrics": log.mark()}
+        log.sync()
         save_checkpoint(self.checkpoints, self.at.step, weights, moments, state)
         rule = (self.train.keep_last, self.train.keep_every)
         failure = prune_checkpoints(

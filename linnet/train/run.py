@@ -35,7 +35,7 @@ from linnet.storage import (
     newest_checkpoint,
     read_checkpoint,
     read_run_metrics,
-    write_json_file,
+    write_run_environment,
     write_text_file,
 )
 from linnet.tasks.base import Task
@@ -225,9 +225,7 @@ class Run:
     def _describe(self) -> None:
         """Write the files of a run besides its configuration and checkpoints."""
         self.task.save(self.folder)
-        write_json_file(
-            self.folder / "environment.json", describe_environment(self.config, self.task, self.fingerprint)
-        )
+        write_run_environment(self.folder, describe_environment(self.config, self.task, self.fingerprint))
 
     def _train(self) -> "Outcome":
         """Train in a locked folder, from its newest checkpoint on."""

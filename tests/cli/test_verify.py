@@ -27,14 +27,15 @@ def verify(folder, capfd):
 
 def test_whole_folders(folders, capfd):
     before = {path: path.read_bytes() for path in folders.rglob("*") if path.is_file()}
-    groups = ["checkpoints/step-5", "checkpoints/step-10", "metrics.jsonl", "tokenizer.json"]
+    groups = ["checkpoints/step-5", "checkpoints/step-10", "metrics.jsonl", "timings.jsonl", "environment.json"]
+    groups += [".lock", "tokenizer.json"]
     assert verify(folders / "run", capfd) == (0, dict.fromkeys(groups, ""))
     groups = ["config.json, model.safetensors", "tokenizer.json"]
     assert verify(folders / "model", capfd) == (0, dict.fromkeys(groups, ""))
     assert {path: path.read_bytes() for path in folders.rglob("*") if path.is_file()} == before
     assert linnet(["verify", str(folders / "run")]) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 8
     assert "4 files, " in lines[1]
 
 
@@ -46,6 +47,8 @@ def test_whole_folders(folders, capfd):
         ("run/checkpoints/step-10/state.json", "checkpoints/step-10"),
         ("run/checkpoints/step-10/manifest.json", "checkpoints/step-10"),
         ("run/metrics.jsonl", "metrics.jsonl"),
+        ("run/timings.jsonl", "timings.jsonl"),
+        ("run/environment.json", "environment.json"),
         ("run/tokenizer.json", "tokenizer.json"),
         ("model/config.json", "config.json, model.safetensors"),
         ("model/model.safetensors", "config.json, model.safetensors"),
@@ -80,7 +83,40 @@ def test_a_run_without_a_checkpoint_and_a_folder_that_is_not_a_run(folders, capf
 def test_the_pretraining_is_verified_too(folders, capfd):
     shutil.copytree(folders / "run", folders / "run/pretrain")
     code, found = verify(folders / "run", capfd)
-    assert (code, len(found)) == (0, 8)
+    assert (code, len(found)) == (0, 14)
     (folders / "run/pretrain/checkpoints/step-5/state.json").unlink()
     code, found = verify(folders / "run", capfd)
     assert (code, [name for name, fault in found.items() if fault]) == (1, ["pretrain/checkpoints/step-5"])
+
+
+def test_an_edited_configuration_and_a_foreign_lock_are_named(folders, capfd):
+    config = folders / "run/config.toml"
+    config.write_text(config.read_text().replace("steps = 10", "steps = 12"))
+    assert linnet(["verify", str(folders / "run")]) == 0
+    assert "config.toml has been edited since the run began" in capfd.readouterr().out
+    (folders / "run/.lock").write_text("my notes")
+    code, found = verify(folders / "run", capfd)
+    assert code == 1
+    assert found[".lock"].endswith("is not a lock of linnet: remove it if no process uses the run")
+
+
+def test_a_torn_line_after_the_last_checkpoint_is_no_damage(folders, capfd):
+    """A kill leaves such lines, and `resume` drops them."""
+    for name in ("metrics.jsonl", "timings.jsonl"):
+        with (folders / "run" / name).open("a") as file:
+            file.write('{"step": 11, "sp')
+    code, found = verify(folders / "run", capfd)
+    assert code == 0, found
+
+
+@pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "environment.json", "checkpoints"])
+def test_links_are_refused_by_every_command(folders, capfd, name):
+    """What a link leads to is not in the run, so it may change, and `rm -r` would leave it."""
+    path = folders / "run" / name
+    path.rename(folders / "elsewhere")
+    path.symlink_to(folders / "elsewhere")
+    for command in ("verify", "evaluate", "resume", "report"):
+        assert linnet([command, str(folders / "run")]) == 1
+        assert capfd.readouterr().err == (
+            f"linnet: {path} is a symbolic link: the parts of a run must be in its folder\n"
+        )

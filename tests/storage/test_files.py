@@ -165,3 +165,20 @@ def test_a_file_beside_a_folder_keeps_the_full_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here" / "deeper")
     assert file_beside(Path(), ".md") == tmp_path / "here" / "deeper.md"
     assert file_beside(Path(".."), ".md") == tmp_path / "here.md"
+
+
+def test_what_a_dead_process_of_this_machine_left_goes_at_once(tmp_path):
+    def write():
+        temporary_file_name(tmp_path / "page.html").write_text("x")
+
+    pid = in_child(write)
+    os.waitpid(pid, 0)
+    (left,) = tmp_path.iterdir()
+    foreign = tmp_path / left.name.replace(left.name[-20:-12], "00000000")  # of another machine
+    foreign.write_text("x")
+    assert clean_temporary_files(tmp_path, IDLE, shared=True) == ""
+    assert list(tmp_path.iterdir()) == [foreign]
+    hour_ago = time.time() - 3600
+    os.utime(foreign, (hour_ago, hour_ago))
+    clean_temporary_files(tmp_path, shared=True)
+    assert list(tmp_path.iterdir()) == []

@@ -122,10 +122,10 @@ def test_the_log_of_an_interrupted_run_is_that_of_an_uninterrupted_one(tmp_path)
 def test_the_mark_of_a_log_is_that_of_its_bytes(tmp_path):
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path)
-    marks = [log.sync()]
+    marks = [log.mark()]
     for step in (1, 2, 3):
         log.append({"step": step})
-        marks.append(log.sync())
+        marks.append(log.mark())
     log.close()
     whole = path.read_bytes()
     for mark in marks:
@@ -133,9 +133,9 @@ def test_the_mark_of_a_log_is_that_of_its_bytes(tmp_path):
         assert mark == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         check_run_metrics(path, mark)
     log = MetricsLog(path, 1, marks[1])
-    assert log.sync() == marks[1]
+    assert log.mark() == marks[1]
     log.append({"step": 2})
-    assert log.sync() == marks[2]
+    assert log.mark() == marks[2]
     log.close()
     assert path.read_bytes() == whole[: marks[2]["size"]]
     with pytest.raises(LinnetError, match="is damaged"):

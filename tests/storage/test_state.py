@@ -139,14 +139,27 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path, name, optimizer
         make(path / name)
         with pytest.raises(CheckpointError) as error:
             read_checkpoint(path, optimizer)
-        assert one_line(error) == f"cannot read {path / name}: it is not a regular file"
+        what = "a symbolic link" if make is endless else "not a regular file"
+        assert one_line(error) == f"cannot read {path / name}: it is {what}"
 
 
-def test_a_link_to_a_regular_file_is_followed(tmp_path):
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
+def test_a_link_to_a_regular_file_is_refused(tmp_path, name):
     path = save(tmp_path / "run", 1)
-    shutil.move(path / FILES[0], tmp_path / "elsewhere")
-    (path / FILES[0]).symlink_to(tmp_path / "elsewhere")
-    assert read_checkpoint(path).step == 1
+    shutil.move(path / name, tmp_path / "elsewhere")
+    (path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(path)
+    assert one_line(error) == f"cannot read {path / name}: it is a symbolic link"
+
+
+def test_a_link_to_a_checkpoint_is_skipped(tmp_path):
+    save(tmp_path / "run", 1)
+    shutil.move(save(tmp_path / "run", 2), tmp_path / "elsewhere")
+    (tmp_path / "run/step-2").symlink_to(tmp_path / "elsewhere")
+    said = []
+    assert newest_checkpoint(tmp_path / "run", said.append).step == 1
+    assert said == [f"{tmp_path}/run/step-2 is a symbolic link; this checkpoint is skipped"]
 
 
 def test_a_file_that_is_not_wanted_is_not_read(tmp_path):
