@@ -17,6 +17,7 @@ from linnet.errors import InputError
 from linnet.tasks.base import Task, Work
 
 FEWEST = {"bpe": 261, "word": 5}  # tokens: the special ones and, for bpe, each byte
+_made: dict[tuple[object, ...], Tokenizer] = {}  # the last one, since the runs of a study all have the same
 
 
 class TextData(DataSettings):
@@ -159,7 +160,11 @@ def make_text_tokenizer(data: TextData, corpus: Corpus, mask: bool) -> Tokenizer
     if data.tokenizer == "bpe" and size is None:
         size = fitting_text_vocabulary(corpus.size("train"))
     texts = (document.text for document in corpus.splits["train"])
-    return build_tokenizer(data.tokenizer, texts, size, data.tokenizer_path, mask)
+    key = (data.tokenizer, corpus.sha256["train"], size, data.tokenizer_path, mask)
+    if key not in _made:
+        _made.clear()
+        _made[key] = build_tokenizer(data.tokenizer, texts, size, data.tokenizer_path, mask)
+    return _made[key]
 
 
 def fitting_text_vocabulary(size: int) -> int:
