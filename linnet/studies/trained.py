@@ -6,6 +6,7 @@ everything needed to judge a number: configuration, model, seed, versions, token
 
 import itertools
 import json
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from linnet.models.config import ModelConfig
 from linnet.models.presets import preset_config
 from linnet.registry import TASK
 from linnet.screen import Screen
-from linnet.storage import BusyError, read_run_metrics, write_json_file
+from linnet.storage import BusyError, read_json_file, read_run_metrics, write_json_file
 from linnet.studies.base import Planned, Report, Request, Study
 from linnet.studies.records import Record, record_resolved_model, stamp_record
 from linnet.studies.unfinished import render_unfinished, unfinished_runs, unfinished_table
@@ -71,6 +72,7 @@ class Trained(Study):
     scales: ClassVar[Mapping[str, Scale]]
     rows: ClassVar[Sequence[Row]]
     shared: ClassVar[str] = ""  # name of the folder of runs, if several studies share them
+    scored_batches: ClassVar[int] = 0  # batches of a split that score a finished run; 0: all
 
     def command(self, scale: str) -> str:
         """The command that makes the records, with its scale."""
@@ -155,8 +157,8 @@ class Trained(Study):
         for key in run.config.data.paths():
             config["data"].pop(key, None)  # paths differ between machines; the hashes below identify the data
         which = task.scored
-        test = outcome.run.evaluate("test", which)
-        valid = {**test, "split": "valid"} if task.validates_on_test else outcome.run.evaluate("valid", which)
+        test = self._score(outcome, "test")
+        valid = {**test, "split": "valid"} if task.validates_on_test else self._score(outcome, "valid")
         return {
             **stamp_record(self.name, self.kind, self.command(scale)),
             "scale": scale,
@@ -176,6 +178,33 @@ class Trained(Study):
             "test": test,
             **self.readings(outcome.run, metrics),
         }
+
+    def _score(self, outcome: Outcome, split: str) -> dict[str, Any]:
+        """The metrics of a finished run on a split; a shared run keeps them for the other studies."""
+        which = TASK[outcome.run.config.task].scored
+        place = outcome.folder / f"{split}-{which}-{outcome.step}-{self.scored_batches}.json"
+        if self.shared and place.exists():
+            kept: dict[str, Any] = read_json_file(place)
+            return kept
+        found = outcome.run.evaluate(split, which, self.scored_batches)
+        if self.shared:
+            write_json_file(place, found)
+        return found
+
+    def to_markdown(self, records: Sequence[Record]) -> str:
+        """Tables, paragraphs and claims, and which of the planned runs are not done."""
+        left = self._not_run(records)
+        return "\n\n".join([super().to_markdown(records), *([left] if left else [])])
+
+    def _not_run(self, records: Sequence[Record]) -> str:
+        """The planned runs without a record, and the time that they would take; empty if there are none."""
+        scale = str(records[0]["command"]).rpartition(" ")[2]
+        done = {(record["row"], record["seed"], record["config"].get("task")) for record in records}
+        planned = self.study_runs(scale) if scale in self.scales else []
+        left = [run.name for run in planned if (run.row.name, run.seed, run.config.task) not in done]
+        seconds = statistics.fmean(record.get("seconds", 0.0) for record in records)
+        names, hours = ", ".join(f"`{name}`" for name in left), len(left) * seconds / 3600
+        return f"Planned and not run, about {hours:.1f} core-hours more: {names}." if left else ""
 
     def readings(self, run: Run, metrics: list[dict[str, Any]]) -> Record:
         """Further fields of a record, measured on the trained model; none by default."""

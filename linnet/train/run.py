@@ -191,8 +191,8 @@ class Run:
         load_model_weights(self.model, saved.model, saved.path)
         return self.model.cpu().eval()
 
-    def evaluate(self, split: str, checkpoint: str = "last") -> dict[str, Any]:
-        """The metrics of a checkpoint on a whole split."""
+    def evaluate(self, split: str, checkpoint: str = "last", batches: int = 0) -> dict[str, Any]:
+        """The metrics of a checkpoint on a whole split, or on `batches` batches of it."""
         if split not in SPLITS:
             raise unknown_name_error("split", split, SPLITS)
         train, device = self.given.train, pick_device(self.given.train)
@@ -201,7 +201,7 @@ class Run:
         try:
             with device_precision(train, device):
                 show = self.screen.work(f"evaluating on the {split} split")
-                metrics = self.task.evaluate(model, split, 0, device, show)
+                metrics = self.task.evaluate(model, split, batches, device, show)
         finally:
             self.screen.close()
         assert metrics is not None  # there is no `stop` to end it early
