@@ -1,0 +1,71 @@
+"""Why a small masked model stays on the plateau of token frequencies: one change at a time of the frame of RoBERTa."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from linnet.figures.table import Table
+from linnet.registry import STUDY
+from linnet.studies.ablation import SCORED, SMALL, WIDTHS, ablation_budget
+from linnet.studies.perplexity import Perplexity
+from linnet.studies.records import Record, records_by_row
+from linnet.studies.trained import Row, Scale
+from linnet.tasks.text import TextTask
+from linnet.train.run import Run
+
+ROBERTA = (
+    *("model.positions=learned", "model.embedding_scale=false", "model.embedding_norm=true", "model.init=bert"),
+    *("model.norm_position=post", "model.final_norm=false", "train.lr=1e-3"),
+)
+CHANGES = {  # of vanilla in the frame of RoBERTa; the last is mlm_small
+    "LRPE": ("model.options.softmax.positions=lrpe",),
+    "norm before branches": ("model.norm_position=pre", "model.final_norm=true"),
+    "Xavier init": ("model.init=xavier",),
+    "sinusoidal positions": ("model.positions=sinusoidal", "model.embedding_scale=true", "model.embedding_norm=false"),
+    "rate of 0.003": ("train.lr=3e-3",),
+}
+MLM_SMALL = tuple(change for name in list(CHANGES)[1:] for change in CHANGES[name])
+COLUMNS = ("system", "at step 100", "at the end", "share of the plateau", "seconds")
+
+
+def _vanilla(name: str, sets: Sequence[str] = ()) -> Row:
+    return Row(name, "vanilla", (f"model.ffn_width={WIDTHS['cpu']['ffn']}", *ROBERTA, *sets))
+
+
+@STUDY.add("mlm-plateau")
+class MlmPlateau(Perplexity):
+    """Short runs: which change lets vanilla leave the plateau that T2 leaves by itself."""
+
+    title = "The plateau of masked language models"
+    paper, item = "linnet", "mlm_small"
+    scales: ClassVar = {"cpu": Scale("mlm_small", "_roberta_small", (*SMALL, "train.steps=200", "train.warmup=40"))}
+    scored_batches = SCORED
+    rows = (
+        Row("T2", "transnormer_t2", ROBERTA),
+        _vanilla("vanilla"),
+        Row("1+elu", "elu", (f"model.ffn_width={WIDTHS['cpu']['ffn']}", *ROBERTA)),
+        *(_vanilla(f"vanilla, {name}", sets) for name, sets in CHANGES.items()),
+        _vanilla("vanilla, all but LRPE", MLM_SMALL),
+    )
+
+    def readings(self, run: Run, metrics: list[dict[str, Any]]) -> Record:
+        """The perplexity of guessing each token of the validation split by its frequency in the training split."""
+        assert isinstance(run.task, TextTask)
+        size = run.task.tokenizer.vocab_size
+        train, valid = (np.bincount(run.task.streams[split].tokens, minlength=size) for split in ("train", "valid"))
+        share = (train + 1) / (train + 1).sum()  # a token that is not in the training split has some share as well
+        return {"plateau": math.exp(-float((valid * np.log(share)).sum() / valid.sum()))}
+
+    def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
+        """Validation perplexity at step 100 and at the end, in the order of the rows."""
+        found = records_by_row(records)
+        rows = []
+        for name in (row.name for row in self.rows if row.name in found):
+            (run,) = found[name]
+            early = next(e["perplexity"] for e in run["curve"] if e["split"] == "valid" and e["step"] == 100)
+            end = run["valid"]["perplexity"]
+            rows.append([name, f"{early:.0f}", f"{end:.0f}", f"{end / run['plateau']:.2f}", f"{run['seconds']:,.0f}"])
+        about = f"Validation perplexity; guessing by frequency, the plateau, has {records[0]['plateau']:.0f}."
+        return [Table(self.title, COLUMNS, rows), f"{about} {ablation_budget(records)}"]

@@ -1,0 +1,30 @@
+"""TransNormer's Table 1: linear attention with its denominator, without it, and with a norm in its place."""
+
+from linnet.registry import STUDY
+from linnet.studies.ablation import Ablation, ablation_rows, uniform_ablation
+from linnet.studies.claims import Comparison
+
+ELU, BARE, NORM = "1+elu", "1+elu without denominator", "NormAttention"
+LRPE = ("model.options.elu.positions=lrpe",)
+PLAIN, UNDIVIDED = ("model.options.norm.positions=none",), "model.options.elu.normalize=false"
+
+
+@STUDY.add("transnormer-table1")
+class Table1(Ablation):
+    """Three forms in vanilla's frame without relative positions, and again in T2's frame with LRPE."""
+
+    title = "Scaling of linear attention: the rows of TransNormer's Table 1"
+    item = "Table 1"
+    rows = (
+        *ablation_rows(ELU, "1+elu", seeds=3),
+        *ablation_rows(BARE, "1+elu", sets=(UNDIVIDED,), seeds=3),
+        *ablation_rows(NORM, "1+elu", uniform_ablation("norm"), PLAIN, seeds=3),
+        *ablation_rows(f"{ELU}, T2 frame", "norm only", uniform_ablation("elu"), LRPE),
+        *ablation_rows(f"{BARE}, T2 frame", "norm only", uniform_ablation("elu"), (*LRPE, UNDIVIDED)),
+        *ablation_rows("norm only", "norm only"),
+    )
+    comparisons = (
+        Comparison("Linear attention without its denominator is worse than with it", ELU, BARE),
+        Comparison("NormAttention is better than 1+elu", NORM, ELU),
+        Comparison("NormAttention is better than 1+elu, in T2's frame with LRPE", "norm only", f"{ELU}, T2 frame"),
+    )

@@ -1,0 +1,26 @@
+"""TransNormer's Table 3: softmax in the early layers or in the late ones, 1+elu in the others."""
+
+from linnet.registry import STUDY
+from linnet.studies.ablation import Ablation, ablation_rows, halved_ablation
+from linnet.studies.claims import Comparison
+
+ELU, VANILLA, EARLY, LATE = "1+elu", "vanilla", "vanilla, then 1+elu", "1+elu, then vanilla"
+
+
+@STUDY.add("transnormer-table3")
+class Table3(Ablation):
+    """Halves of the layers, in vanilla's frame without relative positions."""
+
+    title = "Softmax in early or late layers: the rows of TransNormer's Table 3"
+    item = "Table 3"
+    rows = (
+        *ablation_rows(ELU, "1+elu", seeds=3),
+        *ablation_rows(LATE, "vanilla", halved_ablation("elu", "softmax"), seeds=3),
+        *ablation_rows(EARLY, "vanilla", halved_ablation("softmax", "elu"), seeds=3),
+        *ablation_rows(VANILLA, "vanilla", seeds=3),
+    )
+    comparisons = (
+        Comparison("Softmax in the early layers is better than 1+elu in all", EARLY, ELU),
+        Comparison("Softmax in the early layers is better than in the late ones", EARLY, LATE),
+        Comparison("Softmax in all layers is better than 1+elu in all", VANILLA, ELU),
+    )
