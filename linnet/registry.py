@@ -77,7 +77,7 @@ STUDY = Registry(
     "linnet.studies",
     machinery=(
         *("base", "claims", "drawn", "index", "perplexity", "records", "systems", "trained", "unfinished", "untrained"),
-        *("watched",),
+        *("pictured", "watched"),
     ),
     joint="-",
 )

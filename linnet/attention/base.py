@@ -52,6 +52,8 @@ class Core(nn.Module):
             raise UnsupportedError(f"{self.name} has no causal form: causal=False is allowed")
         if not causal and not self.bidirectional_form:
             raise UnsupportedError(f"{self.name} has no bidirectional form: causal=True is allowed")
+        if causal and self.relative == "rope2d":
+            raise UnsupportedError(f"{self.name}: positions='rope2d' has no causal form: causal=False is allowed")
 
     @classmethod
     def mixer(cls, width: int, heads: int, causal: bool, options: Settings) -> "Mixer":

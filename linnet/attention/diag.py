@@ -67,6 +67,8 @@ class DiagAttention(Core):
 
     def _rotated(self, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tensor, ...]:
         """Positions restart in each block; only differences inside a block matter."""
+        if self.options.positions == "rope2d":
+            return self.positions(position, q, k)
         return self.positions(position % self.options.block, q, k)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
-from linnet.attention.features import FeatureCore
+from linnet.attention.features import FeatureCore, turned_features
 from linnet.attention.relative import Positions, RelativePositions, relative_angles_on_cpu
 from linnet.attention.rows import Kernel
 from linnet.config import Settings
@@ -18,7 +18,7 @@ from linnet.ops.cpu.decode import Mechanism, Stepper
 from linnet.ops.features import EluFeatures
 from linnet.ops.masks import Layout
 from linnet.ops.precision import EPS, State
-from linnet.ops.rules import LinearRule
+from linnet.ops.rules import Features, LinearRule
 from linnet.registry import ATTENTION
 
 PLAIN = EluFeatures("1+elu")  # what the denominator is made of
@@ -52,7 +52,9 @@ class EluAttention(FeatureCore):
         how = Mechanism("1+elu", parts, angles=tuple(map(type, relative_angles_on_cpu(self))))
         self.stepper = Stepper(how, heads, head_dim)
 
-    def features(self, where: Layout) -> EluFeatures:
+    def features(self, where: Layout) -> Features:
+        if self.relative == "rope2d":
+            return turned_features("1+elu", self.positions, where)
         theta, u = self.positions.angles_and_mirror(where.position.device)
         return EluFeatures("1+elu", theta, u, where.position) if self.counted else PLAIN
 

@@ -14,9 +14,20 @@ from linnet.attention.relative import RelativePositions
 from linnet.attention.rows import Kernel, exponential_rows
 from linnet.config import Settings
 from linnet.ops import exponential, linear, reference
+from linnet.ops.features import EluFeatures
 from linnet.ops.masks import Layout, layout_of_masks
 from linnet.ops.precision import EPS, State, accumulator_precision
 from linnet.ops.rules import ExpRule, Features, LinearRule
+
+
+def turned_features(phi: str, positions: RelativePositions, where: Layout) -> Features:
+    """elu or 1+elu, then positions that are no multiples of one number, which the kernels do not make themselves."""
+    plain = EluFeatures(phi)
+
+    def features(x: Tensor) -> Tensor:
+        return positions(where.position, plain(x))[0]
+
+    return features
 
 
 class FeatureCore(Core):

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from linnet.attention.features import FeatureCore
+from linnet.attention.features import FeatureCore, turned_features
 from linnet.attention.relative import Positions, RelativePositions, relative_angles_on_cpu
 from linnet.config import Settings
 from linnet.errors import InputError
@@ -20,6 +20,7 @@ from linnet.ops.features import EluFeatures
 from linnet.ops.masks import Layout
 from linnet.ops.precision import State, accumulator_precision
 from linnet.ops.rms import rms, srms
+from linnet.ops.rules import Features
 from linnet.registry import ATTENTION
 
 EPSILONS = {"srms": 1e-8, "eq34": 1e-8, "rms": 1e-6, "layer": 1e-5}  # where `eps` is None
@@ -96,7 +97,9 @@ class NormAttention(FeatureCore):
             angles = tuple(map(type, relative_angles_on_cpu(self)))
             self.stepper = Stepper(Mechanism(options.phi, ("S", "count"), within, angles=angles), heads, head_dim)
 
-    def features(self, where: Layout) -> EluFeatures:
+    def features(self, where: Layout) -> Features:
+        if self.relative == "rope2d":
+            return turned_features(self.options.phi, self.positions, where)
         theta, u = self.positions.angles_and_mirror(where.position.device)
         return EluFeatures(self.options.phi, theta, u, where.position)
 

@@ -1,5 +1,6 @@
-"""Relative positions of queries and keys: rotary, and the LRPE form of TransNormer's released code."""
+"""Relative positions of queries and keys: rotary, in one or two dimensions, and the LRPE form of TransNormer's code."""
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -8,19 +9,27 @@ from torch import Tensor, nn
 from linnet.errors import InputError
 from linnet.ops.positions import position_turns, reflect_positions, rotary_position_angles, turn_by_position
 
-Positions = Literal["lrpe", "rope", "none"]
+Positions = Literal["lrpe", "rope", "rope2d", "none"]
+GRID_BASE = 100.0  # the slowest of the angles of a grid: pictures have fewer rows than texts have tokens
 
 
 class RelativePositions(nn.Module):
-    """Rotary positions: "rope" with fixed angles, "lrpe" with learned angles after a frozen Householder reflection."""
+    """Rotary positions: "rope" with fixed angles, "lrpe" with learned angles after a frozen Householder reflection.
+
+    "rope2d" turns half of the pairs by the row of a token and half by its column. Tokens are a square, row by row,
+    unless `place_grid` says otherwise.
+    """
 
     u: Tensor
+    places: Tensor | None = None  # (N, 2) on the CPU
 
     def __init__(self, kind: Positions, head_dim: int) -> None:
         super().__init__()
         self.kind, self.head_dim = kind, head_dim
         if kind != "none" and head_dim % 2:
             raise InputError(f"positions={kind!r} needs an even head width, not {head_dim}")
+        if kind == "rope2d" and head_dim % 4:
+            raise InputError(f"positions='rope2d' needs a head width that 4 divides, not {head_dim}")
         rope = (rotary_position_angles(head_dim, torch.device("cpu")),) if kind == "rope" else ()
         self.fixed = None if kind == "lrpe" else rope
         if kind == "lrpe":
@@ -29,11 +38,33 @@ class RelativePositions(nn.Module):
 
     def forward(self, position: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Each of `tensors` (B,H,N,D) at `position` (N,) or (B,N)."""
+        if self.kind == "rope2d":
+            turns = self._grid_turns(position)
+            return tuple(turn_by_position(x, turns) for x in tensors)
         theta, u = self.angles_and_mirror(position.device)
         if theta is None:
             return tensors
         turns = position_turns(theta, position)
         return tuple(turn_by_position(x if u is None else reflect_positions(x, u), turns) for x in tensors)
+
+    def place_grid(self, places: Tensor) -> None:
+        """Set the row and column (N, 2) of each token; other kinds of positions do not need them."""
+        self.places = places if self.kind == "rope2d" else None
+
+    def _grid_turns(self, position: Tensor) -> Tensor:
+        """Like `position_turns`: the first half of the pairs turns by row, the second by column."""
+        N, places = position.shape[-1], self.places
+        if places is None:
+            side = math.isqrt(N)
+            if side**2 != N:
+                raise InputError(f"positions='rope2d' reads tokens as a square, which {N} are not")
+            index = torch.arange(N, device="cpu")
+            places = torch.stack((index // side, index % side), dim=1)
+        elif len(places) != N:
+            raise InputError(f"positions='rope2d' was built for {len(places)} tokens, not {N}")
+        theta = GRID_BASE ** (-torch.arange(0, self.head_dim, 4, device=position.device).float() / self.head_dim)
+        rows, columns = places.to(position.device)[position].unbind(dim=-1)
+        return torch.cat([position_turns(theta, rows), position_turns(theta, columns)], dim=-2)
 
     def angles_and_mirror(self, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
         """theta (D/2,) and u (D,), or None."""

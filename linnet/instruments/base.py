@@ -17,9 +17,11 @@ from linnet.attention.base import Core, Mixer
 from linnet.attention.rows import Kernel, kernel_rows
 from linnet.errors import InputError
 from linnet.models.backbone import Model
-from linnet.models.config import split_layer_config
+from linnet.models.config import ModelConfig, split_layer_config
+from linnet.models.patches import patch_places
 
 ENTRIES = 1 << 20  # weights read at a time: 8 MiB in float64
+FAR = 1e6  # patches between a picture and its class token
 HELD = 1 << 22  # weights kept after the first reading
 TOLERANCE = 1e-3  # how far from one the sum of a normalized row may be
 HALF_TOLERANCE = 3e-2  # the same for half precision
@@ -38,6 +40,7 @@ class View:
     q: Tensor | None = None
     k: Tensor | None = None
     v: Tensor | None = None
+    places: Tensor | None = None  # (N, 2): row and column of each patch of a picture; a class token is far from all
 
     def rows(self) -> Iterator[tuple[int, Tensor]]:
         """Yield (start, rows from start on) in float64, as the mechanism has them."""
@@ -146,7 +149,7 @@ def instrument_view_of_weights(weights: Tensor, causal: bool = False) -> View:
     return view
 
 
-def instrument_view_of_mixer(mixer: Mixer, x: Tensor, name: str = "mixer") -> View:
+def instrument_view_of_mixer(mixer: Mixer, x: Tensor, name: str = "mixer", places: Tensor | None = None) -> View:
     """A view of a mixer's attention on its input x (B,N,M); the mixer must be in evaluation mode."""
     if mixer.training:
         raise InputError(f"{name} is in training mode, where its weights are random: call eval() first")
@@ -154,11 +157,11 @@ def instrument_view_of_mixer(mixer: Mixer, x: Tensor, name: str = "mixer") -> Vi
         q, k, v = mixer._split(x)
     core = mixer.core
     shape = (q.shape[0], q.shape[1], q.shape[2])
-    return View(name, shape, core.causal, lambda start, stop: core.rows(q, k, start, stop), core, q, k, v)
+    return View(name, shape, core.causal, lambda start, stop: core.rows(q, k, start, stop), core, q, k, v, places)
 
 
 def instrument_views_of_model(model: nn.Module, ids: Tensor) -> list[View]:
-    """Views of every mechanism of a model on ids (B,N), in the order of its layers; it must be in evaluation mode."""
+    """Views of every mechanism of a model on ids (B,N) or pixels, in the order of its layers, in evaluation mode."""
     if not isinstance(model, Model):
         raise InputError(f"model is a {type(model).__name__}: only a model of linnet can be measured")
     if model.training:
@@ -181,4 +184,12 @@ def instrument_views_of_model(model: nn.Module, ids: Tensor) -> list[View]:
     finally:
         for handle in handles:
             handle.remove()
-    return [instrument_view_of_mixer(mixer, inputs[mixer], name) for mixer, name in mixers.items()]
+    places = None if model.config.patch is None else _patch_places(model.config)
+    return [instrument_view_of_mixer(mixer, inputs[mixer], name, places) for mixer, name in mixers.items()]
+
+
+def _patch_places(config: ModelConfig) -> Tensor:
+    """(N, 2): row and column of each patch, for distances; a class token is far from all."""
+    places = patch_places(config).double()
+    places[config.grid**2 :] = FAR
+    return places

@@ -1,7 +1,8 @@
 """Locally accumulated attention score: how wide a neighborhood of a token holds a share of its attention.
 
 The procedure of TransNormer's appendix: start at the token itself, add its left neighbor, its right one, the next left
-one and so on, within the sequence; record the size at which the mass first reaches each of 100 thresholds.
+one and so on, within the sequence; record the size at which the mass first reaches each of 100 thresholds. In a
+picture the neighborhood grows by the distance between patches, and the order of equally distant ones is fixed.
 """
 
 from typing import ClassVar
@@ -43,7 +44,7 @@ def local_score_curve(view: View) -> Tensor:
     B, H, N = view.shape
     total, count = torch.zeros(B, H, len(THRESHOLDS), dtype=torch.float64), torch.zeros(B, H, 1, dtype=torch.float64)
     for start, A in view.stochastic():
-        order = _neighborhood(start, start + A.shape[2], N).expand(A.shape)
+        order = joined(view, start, start + A.shape[2]).expand(A.shape)
         mass = torch.empty_like(A).scatter_(3, order, A).cumsum(dim=3).cummax(dim=3).values  # signed mass can fall
         asked = (THRESHOLDS - SLACK).expand(*A.shape[:3], -1).contiguous()
         size = (torch.searchsorted(mass, asked) + 1).clamp(max=N)  # M41
@@ -59,7 +60,7 @@ def local_share_curve(view: View) -> Tensor:
     size = (THRESHOLDS * N - SLACK).ceil().long()  # how many tokens a share of the sequence has: 0 to N
     total, count = torch.zeros(B, H, len(size), dtype=torch.float64), torch.zeros(B, H, 1, dtype=torch.float64)
     for start, A in view.stochastic():
-        order = _neighborhood(start, start + A.shape[2], N).expand(A.shape)
+        order = joined(view, start, start + A.shape[2]).expand(A.shape)
         mass = torch.nn.functional.pad(torch.empty_like(A).scatter_(3, order, A).cumsum(dim=3), (1, 0))  # (B,H,R,N+1)
         there = ~A[..., :1].isnan()
         total += torch.where(there, mass[..., size], 0).sum(dim=2)  # M55
@@ -73,6 +74,14 @@ def _neighborhood(start: int, stop: int, N: int) -> Tensor:
     distance = (t - s).abs()
     border = torch.minimum(t, N - 1 - t)  # beyond this distance only one side is left
     return torch.where(distance <= border, 2 * distance - (s < t).long(), border + distance)
+
+
+def joined(view: View, start: int, stop: int) -> Tensor:
+    """(stop-start, N): when key s joins the neighborhood of query t: along the sequence, or across the picture."""
+    if view.places is None:
+        return _neighborhood(start, stop, view.shape[2])
+    distance = torch.cdist(view.places[start:stop], view.places)
+    return distance.argsort(dim=1, stable=True).argsort(dim=1, stable=True)  # the rank of each key
 
 
 @INSTRUMENT.add("local_score")

@@ -14,6 +14,7 @@ from linnet.models.config import ModelConfig
 from linnet.models.dropout import Dropout
 from linnet.models.generate import Sampling, generate_stream
 from linnet.models.outputs import OUTPUTS, Classifier, mean_output
+from linnet.models.patches import PatchEmbedding
 from linnet.ops.masks import check_mask, layout_of_masks
 from linnet.ops.positions import learned_positions, sinusoidal_positions
 from linnet.registry import ATTENTION
@@ -37,7 +38,8 @@ class Model(nn.Module):
         for name, options in config.options.items():
             parse_config_section(ATTENTION[name].Options, options, f"model.options.{name}")
         M = config.width
-        self.embedding = nn.Embedding(config.vocab_size, M)
+        words = config.patch is None
+        self.embedding = nn.Embedding(config.vocab_size, M) if words else PatchEmbedding(config)
         table = config.positions == "learned"
         self.positions = nn.Embedding(config.max_length + config.first_position, M) if table else None
         self.embedding_norm = nn.LayerNorm(M) if config.embedding_norm else nn.Identity()
@@ -46,6 +48,8 @@ class Model(nn.Module):
         self.final_norm = create_block_norm(config.norm, M) if config.final_norm else nn.Identity()
         self.output = OUTPUTS[config.output](config)
         self._initialize()
+        if isinstance(self.embedding, PatchEmbedding):
+            self.embedding.place_patches(self.blocks)
 
     @torch.no_grad()
     def _initialize(self) -> None:
@@ -59,7 +63,7 @@ class Model(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        if self.config.pad is not None:
+        if self.config.pad is not None and isinstance(self.embedding, nn.Embedding):
             self.embedding.weight[self.config.pad].zero_()
 
     def forward(
@@ -74,6 +78,7 @@ class Model(nn.Module):
         `key_mask` (B,N): True = a real token. `segments` (B,N): nothing crosses from one run of equal ids to the next.
         `select`: a boolean (B,N), or K indices into the B*N tokens, which torch.compile prefers. A classifier returns
         logits (B, classes) for ids (B,N), a two-tower model for pairs (B,2,N); neither takes `segments` or `select`.
+        A model of pictures takes pixels (B, channels, size, size) in place of ids: uint8, or numbers from 0 to 1.
         """
         if isinstance(self.output, Classifier):
             if segments is not None or select is not None:
@@ -93,7 +98,9 @@ class Model(nn.Module):
                 raise InputError(f"key_mask has shape {tuple(key_mask.shape)}: it must be that of ids")
             ids, key_mask = ids.flatten(0, 1), None if key_mask is None else key_mask.flatten(0, 1)
         h = self.features(ids, key_mask)
-        real = None if key_mask is None else check_mask(key_mask, *ids.shape).to(h.device)
+        if self.config.patch is not None and self.config.pool == "class":
+            return output(h[:, -1], self.embedding.weight)
+        real = None if key_mask is None else check_mask(key_mask, *h.shape[:2]).to(h.device)
         pooled = mean_output(h, real, None if self.config.mean_over == "length" else self.config.max_length)  # (B, M)
         return output(pooled.unflatten(0, (-1, 2)) if pairs else pooled, self.embedding.weight)
 
@@ -102,7 +109,9 @@ class Model(nn.Module):
         return self.encode(self.embed(ids), key_mask, segments)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Token vectors (B,N,M) of ids (B,N), without positions."""
+        """Token vectors (B,N,M) of ids (B,N), or of pixels, without positions."""
+        if isinstance(self.embedding, PatchEmbedding):
+            return self.embedding(ids)
         self._check_ids(ids)
         x = self.embedding(ids)
         return x * self.config.width**0.5 if self.config.embedding_scale else x
@@ -186,6 +195,8 @@ class Model(nn.Module):
 
     def _place(self, x: Tensor, position: Tensor) -> Tensor:
         """Add the positions (N,) or (B,N) to x (B,N,M), then apply norm and dropout."""
+        if isinstance(self.embedding, PatchEmbedding):
+            position = self.embedding.order[position]  # the table is in the order of the picture's rows
         if self.positions is not None:
             x = x + learned_positions(position, self.positions.weight, self.config.first_position)
         elif self.config.positions == "sinusoidal":

@@ -2,7 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from linnet.config import Settings
 from linnet.errors import unknown_name_error
@@ -37,6 +45,9 @@ Mechanism = Annotated[str, AfterValidator(_known)]
 Layer = Annotated[str, AfterValidator(_known_layer)]
 Count = Annotated[int, Field(ge=1, le=2**30)]
 Width = Annotated[int, Field(ge=1, le=10**7)]  # the size of a square matrix still fits in 64 bits
+Share = Annotated[float, Field(ge=0, le=1)]
+Pixel = Annotated[tuple[Share, ...], Field(min_length=1, strict=False, examples=[[0.5]])]  # a number for each channel
+PICTURE = {"patch", "image_size", "channels", "window", "pool", "pixel_mean", "pixel_std"}  # fields of such models only
 
 
 class ModelConfig(Settings):
@@ -73,7 +84,7 @@ class ModelConfig(Settings):
     """Dropout of the embedding and of both branches of a block; that of attention weights is in `options`."""
     ffn_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout inside the FFN or GLU, before its last matrix."""
-    output: Literal["causal_lm", "masked_lm", "classifier", "two_tower"] = "causal_lm"
+    output: Literal["causal_lm", "masked_lm", "classifier", "linear_classifier", "two_tower"] = "causal_lm"
     """Logits of tokens, or of the classes of whole sequences or of pairs of them."""
     tie: bool = True
     """Whether the output of a language model shares the weights of the embedding."""
@@ -85,6 +96,58 @@ class ModelConfig(Settings):
     init: Literal["xavier", "bert", "lra"] = "xavier"
     pad: Annotated[int, Field(ge=0)] | None = None
     """The padding id; its embedding starts at 0."""
+    patch: Annotated[int, Field(ge=1, le=2**12)] | None = None
+    """The side of a patch in pixels. A model with a patch reads pictures; the fields below belong to it."""
+    image_size: Annotated[int, Field(ge=1, le=2**14)] = 32
+    """The side of a picture in pixels."""
+    channels: Annotated[int, Field(ge=1, le=2**8)] = 3
+    window: Annotated[int, Field(ge=1, le=2**12)] = 1
+    """Patches stand window by window, each window x window of them row by row; 1: the whole picture row by row."""
+    pool: Literal["mean", "class"] = "mean"
+    """A classifier reads the mean of the patches, or a class token, which stands after them."""
+    pixel_mean: Pixel = (0.5,)
+    """Mean of the pixels, from 0 to 1, for each channel or for all; the model subtracts it."""
+    pixel_std: Pixel = (0.5,)
+    """Standard deviation of the pixels; the model divides by it."""
+
+    @property
+    def grid(self) -> int:
+        """Patches along a side of a picture."""
+        assert self.patch is not None  # the model reads pictures
+        return self.image_size // self.patch
+
+    @property
+    def picture_tokens(self) -> int:
+        """Tokens of a picture: its patches, and the class token."""
+        return self.grid**2 + (self.pool == "class")
+
+    @model_serializer(mode="wrap")
+    def _without_pictures(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A model that reads no pictures is written as before there were any."""
+        found: dict[str, Any] = default(self)
+        return found if self.patch is not None else {key: found[key] for key in found if key not in PICTURE}
+
+    @model_validator(mode="after")
+    def _reads_pictures(self) -> "ModelConfig":
+        if self.patch is None:
+            changed = sorted(self.model_fields_set & (PICTURE - {"patch"}))
+            if changed:
+                raise ValueError(f"{changed[0]} belongs to a model of pictures, which has a `patch`")
+            return self
+        if self.image_size % self.patch:
+            raise ValueError(f"patch is {self.patch}: it must divide image_size = {self.image_size}")
+        if self.grid % self.window:
+            raise ValueError(f"window is {self.window}: it must divide the {self.grid} patches of a side")
+        if self.causal or self.output not in ("classifier", "linear_classifier"):
+            raise ValueError("a model with a patch is a classifier with causal = false")
+        if self.positions == "learned" and self.max_length != self.picture_tokens:
+            raise ValueError(f"max_length is {self.max_length}: a picture has {self.picture_tokens} tokens")
+        for name in ("pixel_mean", "pixel_std"):
+            if len(getattr(self, name)) not in (1, self.channels):
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries: it needs 1 or {self.channels}")
+        if not all(self.pixel_std):
+            raise ValueError("pixel_std has a 0: the model divides by it")
+        return self
 
     @field_validator("heads")
     @classmethod

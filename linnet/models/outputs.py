@@ -57,6 +57,18 @@ class Classifier(nn.Module):
         return self.leave(relu(self.enter(h)))
 
 
+class LinearClassifier(Classifier):
+    """Logits of the classes by one matrix, as in a vision transformer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        nn.Module.__init__(self)
+        self.leave = nn.Linear(config.width, config.classes)
+
+    def forward(self, h: Tensor, embedding: Tensor) -> Tensor:
+        """Pooled h (B, M) -> logits (B, classes)."""
+        return self.leave(h)
+
+
 class TwoTower(Classifier):
     """Logits of the classes of a pair of sequences, each encoded alone: the same head on a, b, a * b and a - b."""
 
@@ -81,5 +93,6 @@ OUTPUTS: dict[str, type[nn.Module]] = {
     "causal_lm": CausalLM,
     "masked_lm": MaskedLM,
     "classifier": Classifier,
+    "linear_classifier": LinearClassifier,
     "two_tower": TwoTower,
 }

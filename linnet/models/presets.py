@@ -1,7 +1,8 @@
-"""Models by name: `<system>_<lm|roberta|lra>[_small]`, as data; importing this file does not import torch.
+"""Models by name: `<system>_<lm|roberta|lra|vit>[_small|_base]`, as data; importing this file does not import torch.
 
 The sizes are those of TransNormer's tables (arXiv 2210.10340), and reproduce its published parameter counts exactly.
-`_small` is a size for a CPU, with the same proportions; all its systems are within 1 % of each other.
+`_small` is a size for a CPU, with the same proportions; all its systems are within 1 % of each other. `_vit` has the
+size of LLN's vision transformer (arXiv 2311.13541), `_vit_base` that of ViT-B/16 (arXiv 2010.11929).
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {
 GATED = {"transnormer_t1", "transnormer_t2", "diag", "norm"}
 # Gated units replace both attention and FFN: more layers of one branch each, with a norm before it and no final norm.
 UNITS = {"flash", "flash_quad"}
-UNIT_LAYERS = {"lm": 10, "roberta": 24, "small": 7, "lra": 4, "lra_small": 4}
-UNIT_NORM = {"lm": "scale", "roberta": "layer", "lra": "layer"}
+UNIT_LAYERS = {"lm": 10, "roberta": 24, "small": 7, "lra": 4, "lra_small": 4, "vit": 24, "vit_small": 8, "vit_base": 24}
+UNIT_NORM = {"lm": "scale", "roberta": "layer", "lra": "layer", "vit": "layer"}
 # The default is 128 for keys and twice the width for values. The FFN of LRA is half as wide, and so are its units.
 UNIT_WIDTHS = {
     "small": {"value_width": 392},
     "lra": {"key_width": 32, "value_width": 64},
     "lra_small": {"key_width": 16, "value_width": 32},
+    "vit": {"key_width": 32},
+    "vit_small": {"key_width": 16},
 }
 # Built for a maximum length, that of the model: cosFormer's cosine spans it, Linformer has a column for each token.
 BOUNDED = {"cosformer", "linformer"}
@@ -83,11 +86,48 @@ KINDS: dict[str, dict[str, Any]] = {
         "init": "lra",
         "pad": None,
     },
+    "vit": {  # the tasks set the size of a picture and of a patch, channels and classes
+        "causal": False,
+        "norm_position": "pre",
+        "positions": "learned",
+        "first_position": 0,
+        "embedding_scale": False,
+        "embedding_norm": False,
+        "final_norm": True,
+        "output": "linear_classifier",
+        "init": "lra",
+        "pad": None,
+        "dropout": 0.0,
+        "tie": False,
+    },
 }
-FFN_ACTIVATION = {"lm": "relu", "roberta": "gelu", "lra": "gelu"}
+# side of a picture and of a patch in pixels, classes, and what a classifier reads
+PICTURES: dict[str, dict[str, Any]] = {
+    "vit": {"image_size": 224, "patch": 7, "classes": 2, "pool": "class"},
+    "vit_small": {"image_size": 32, "patch": 4, "classes": 10, "pool": "mean"},
+    "vit_base": {"image_size": 224, "patch": 16, "classes": 1000, "pool": "class"},
+}
+# A small picture has 64 patches: with the usual sizes, nothing would be approximated. LLN's Linformer mixes 64.
+PICTURE_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "vit": {"linformer": {"k": 64}},
+    "vit_small": {
+        "bigbird": {"block": 8, "random": 1},
+        "flash": {"chunk": 16},
+        "informer": {"factor": 4},
+        "linformer": {"k": 16},
+        "long_short": {"landmarks": 8},
+        "nystromformer": {"landmarks": 16},
+        "performer": {"features": 32},
+        "reformer": {"chunk": 8},
+        "skyformer": {"landmarks": 16},
+    },
+}
+WINDOWED = {"diag", "lln_diag"}  # their blocks are windows of patches
+LARGEST_WINDOW = 8  # patches along a side
+FFN_ACTIVATION = {"lm": "relu", "roberta": "gelu", "lra": "gelu", "vit": "gelu"}
 ATTENTION_DROPOUT = {kind: {"diag": 0.1, "softmax": 0.1} for kind in ("roberta", "lra")}  # the others have none
 # In the Long Range Arena, rotation angles are fixed and there is no reflection.
-RELATIVE_POSITIONS = {"lra": {"diag": "rope", "norm": "rope"}}
+RELATIVE_POSITIONS = {"lra": {"diag": "rope", "norm": "rope"}, "vit": {"diag": "rope2d", "norm": "rope2d"}}
 
 # number of layers, width, heads, width of a GLU, width of an FFN, vocabulary
 SIZES: dict[str, tuple[int, int, int, int, int, int]] = {
@@ -96,6 +136,9 @@ SIZES: dict[str, tuple[int, int, int, int, int, int]] = {
     "small": (4, 192, 4, 512, 768, 8192),
     "lra": (2, 64, 2, 85, 128, 512),
     "lra_small": (2, 32, 2, 42, 64, 512),
+    "vit": (12, 128, 8, 341, 512, 256),
+    "vit_small": (4, 64, 4, 170, 256, 256),
+    "vit_base": (12, 768, 12, 2048, 3072, 256),
 }
 
 
@@ -109,12 +152,14 @@ RESOLVED = {
 
 def list_models() -> list[str]:
     """Sorted names of the presets."""
-    names = {f"{system}_{kind}" for system in SYSTEMS for kind in KINDS} | {f"{system}_lra" for system in _systems()}
-    return sorted(f"{name}{end}" for name in names for end in ("", "_small"))
+    names = {f"{system}_{kind}" for system in SYSTEMS for kind in KINDS if kind != "vit"}
+    names |= {f"{system}_{kind}" for system in _systems() for kind in ("lra", "vit")}
+    bases = {f"{name}_base" for name in names if name.endswith("_vit")}
+    return sorted({f"{name}{end}" for name in names for end in ("", "_small")} | bases)
 
 
 def _systems() -> dict[str, tuple[str, str, dict[str, dict[str, Any]]]]:
-    """The systems of the Long Range Arena: SYSTEMS, and every other mechanism in place of vanilla's softmax."""
+    """The systems of the Long Range Arena and of pictures: SYSTEMS, and all other mechanisms in place of softmax."""
     others = set(ATTENTION.names()) - {"softmax", *SYSTEMS}  # softmax is called vanilla
     return {**SYSTEMS, **{name: (name, name, {}) for name in others}}
 
@@ -158,8 +203,9 @@ def create_model(name: str, **overrides: Any) -> Model:
 
 def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """All fields of a preset; the options follow the overridden layers and length."""
-    system, _, kind = name.removesuffix("_small").rpartition("_")
-    size = kind if not name.endswith("_small") else "lra_small" if kind == "lra" else "small"
+    system, _, kind = name.removesuffix("_small").removesuffix("_base").rpartition("_")
+    small = "small" if kind in ("lm", "roberta") else f"{kind}_small"
+    size = small if name.endswith("_small") else f"{kind}_base" if name.endswith("_base") else kind
     L, width, heads, glu, ffn, vocab_size = SIZES[size]
     first, second, _ = _systems()[system]
     gated = system in GATED
@@ -180,10 +226,32 @@ def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         **KINDS[kind],
     }
     table |= _unit(system, kind, size) if system in UNITS else {}
+    table |= _picture(size, overrides) if size in PICTURES else {}
     length = overrides.get("max_length", table["max_length"])
     mechanisms = sorted({first, second, *_mechanisms(overrides.get("layers", ()))})
     options = {mechanism: _options(system, mechanism, kind, size, length) for mechanism in mechanisms}
+    for mechanism in WINDOWED & set(options) if kind == "vit" else ():
+        options[mechanism]["block"] = _window_block(table, overrides)
     return {**table, "options": {mechanism: own for mechanism, own in options.items() if own}}
+
+
+def _picture(size: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of pictures: as many positions as tokens, and windows; malformed overrides are refused later."""
+    fields = PICTURES[size]
+    image, patch, pool = (overrides.get(name, fields[name]) for name in ("image_size", "patch", "pool"))
+    grid = image // patch if isinstance(image, int) and isinstance(patch, int) and 0 < patch <= image else 1
+    return {**fields, "max_length": grid**2 + (pool == "class"), "window": _window(grid)}
+
+
+def _window(grid: int) -> int:
+    """The side of a window: the largest divisor of the grid below it and up to 8 or, if that is 1, the grid."""
+    return max((w for w in range(2, min(grid, LARGEST_WINDOW + 1)) if grid % w == 0), default=grid)
+
+
+def _window_block(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
+    """The tokens of a window; rows of patches have blocks as large as the usual windows."""
+    given = overrides.get("window")
+    return int((given if isinstance(given, int) and given > 1 else table["window"]) ** 2)
 
 
 def _mechanisms(layers: Any) -> set[str]:
@@ -201,6 +269,7 @@ def _options(system: str, mechanism: str, kind: str, size: str, length: Any) -> 
             found[field] = values[kind][mechanism]
     if mechanism in UNITS:
         found |= UNIT_WIDTHS.get(size, {})
+    found |= PICTURE_OPTIONS.get(size, {}).get(mechanism, {})
     return {**found, "max_length": length} if mechanism in BOUNDED else found
 
 

@@ -143,6 +143,10 @@ class Task(ABC):
         """The parts of a batch to compute one by one: the whole batch, unless smaller parts are faster."""
         return [batch]
 
+    def batch_tokens(self, batch: Batch) -> int:
+        """Number of real tokens in a batch."""
+        return int(batch["key_mask"].sum()) if "key_mask" in batch else batch["ids"].numel()
+
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """The summed loss of a batch, and the number of terms in the sum."""

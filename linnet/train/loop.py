@@ -157,7 +157,7 @@ class Trainer:
                 return None
             more, count = self._add(part, loop_seed(self.config.seed, number, *([i] if i else [])), step)
             loss, terms = loss + more, terms + count
-            tokens += int(part["key_mask"].sum()) if "key_mask" in part else part["ids"].numel()
+            tokens += self.task.batch_tokens(part)
         return loss, terms, tokens
 
     def _add(self, batch: Batch, seed: int, step: int) -> tuple[float, int]:

@@ -35,10 +35,12 @@ def check_watch_instruments(names: Sequence[str]) -> None:
 def watch_blocks(task: Task, count: int) -> Tensor:
     """The first full blocks (B,N) of the validation split, at most `count`; if none is full, the first one, cut.
 
-    Each sequence of a pair is a block. Padding has no effect, so it can be cut off.
+    Each sequence of a pair is a block. Padding has no effect, so it can be cut off. Pictures are pixels (B,C,S,S).
     """
     samples = np.arange(min(count, task.count("valid")))
     batch = task.batch("valid", samples, np.full_like(samples, EVALUATION))
+    if "pixels" in batch:
+        return batch["pixels"]
     ids = batch["ids"].flatten(0, -2)[:count]
     real = batch.get("key_mask", torch.ones_like(batch["ids"])).flatten(0, -2)[:count].bool()
     whole = real.all(dim=1)

@@ -44,7 +44,11 @@ WRONG = [
     ({"ffn": "moe"}, "model.ffn is 'moe': ", "'glu', 'ffn' or 'none'"),
     ({"pad": 11}, "model.pad is 11: ", "it must be below vocab_size = 11"),
     ({"causal": False}, "model.output is 'causal_lm': ", "would see the token that it predicts"),
-    ({"output": "masked_ml"}, "model.output is 'masked_ml': ", "'causal_lm', 'masked_lm', 'classifier' or 'two_tower'"),
+    (
+        {"output": "masked_ml"},
+        "model.output is 'masked_ml': ",
+        "'causal_lm', 'masked_lm', 'classifier', 'linear_classifier' or 'two_tower'",
+    ),
     ({"classes": 1}, "model.classes is 1: ", "greater than or equal to 2"),
     ({"mean_over": "half"}, "model.mean_over is 'half': ", "'length' or 'max_length'"),
     ({"options": {"nrom": {"phi": "elu"}}}, "model.options: unknown attention 'nrom': ", "did you mean 'norm'?"),
