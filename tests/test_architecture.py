@@ -38,6 +38,7 @@ ARROWS = {
     "train": MODELS | {"data", "tasks", "instruments"},
     "report": MODELS | {"instruments", "figures", "bench"},
     "studies": MODELS | {"data", "tasks", "instruments", "figures", "train", "report", "bench"},
+    "hf": MODELS | {"data", "instruments", "figures"},
     "__main__": {"cli"},
 }
 ARROWS["cli"] = {*ARROWS, "linnet"}
@@ -60,6 +61,8 @@ CROSS_CUTTING = (
     "data/lra/test_readers.py",  # every public layout of the data sets of the Long Range Arena
     "ops/cpu/test_features.py",  # features and SRMS inside the kernels: linear, norm and rotate together
     "ops/cpu/test_saved.py",  # every kernel whose saved tensors were changed before the backward pass
+    "hf/test_ecosystem.py",  # Trainer, PEFT, pipelines and device maps on every class
+    "hf/test_generate.py",  # generation: the model and its cache together
     "instruments/test_weights.py",  # all instruments on weights whose numbers are known
     "report/test_browser.py",  # the page and its script in a real browser
     "studies/test_contract.py",  # what every study promises
@@ -131,7 +134,7 @@ def test_third_party_imports(path):
     foreign = {module.split(".")[0] for module in imports(path)} - {"linnet"} - sys.stdlib_module_names
     if part in LIGHT:
         assert foreign <= {"torch", "pydantic"} | ({"triton"} if path.parent == PACKAGE / "ops" / "triton" else set())
-    assert "transformers" not in foreign
+    assert part == "hf" or not {"transformers", "peft", "accelerate"} & foreign
 
 
 @each_file()

@@ -1,0 +1,32 @@
+"""Hugging Face: linnet's models as Transformers models, and linnet's attention inside Transformers encoders.
+
+`import linnet.hf` registers the Auto classes. Only this folder imports transformers; nothing else in linnet needs it.
+"""
+
+from linnet.errors import InputError, missing_extra_error_text
+
+try:
+    import transformers as _transformers  # noqa: F401  the files below need it
+except ImportError:
+    raise InputError(f"linnet.hf needs transformers: {missing_extra_error_text('hf')}") from None
+
+from linnet.hf.cache import LinnetCache
+from linnet.hf.config import LinnetConfig
+from linnet.hf.modeling import (
+    LinnetForCausalLM,
+    LinnetForMaskedLM,
+    LinnetForSequenceClassification,
+    LinnetModel,
+    register_auto_classes,
+)
+
+__all__ = [
+    "LinnetCache",
+    "LinnetConfig",
+    "LinnetForCausalLM",
+    "LinnetForMaskedLM",
+    "LinnetForSequenceClassification",
+    "LinnetModel",
+]
+
+register_auto_classes()
