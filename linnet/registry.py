@@ -70,7 +70,11 @@ ATTENTION = Registry(
     "attention", "linnet.attention", machinery=("base", "features", "multihead", "projections", "relative", "rows")
 )
 INSTRUMENT = Registry("instrument", "linnet.instruments", machinery=("analyze", "base", "plots"))
-TASK = Registry("task", "linnet.tasks", machinery=("base", "text", "lra/base"))
+TASK = Registry(
+    "task",
+    "linnet.tasks",
+    machinery=("base", "glue/base", "lra/base", "metrics", "parts", "sentences", "text"),
+)
 DEFAULT_TASK = "causal_lm"  # for a recipe that names none
 STUDY = Registry(
     "study",

@@ -1,6 +1,6 @@
 """The `linnet` program: collects the commands and turns every failure into one line and an exit code.
 
-To add a command, write `linnet/cli/<name>.py` with a function `command` and add the name to COMMANDS.
+To add a command, write `linnet/cli/<name>.py` with a function `<name>_command` and add the name to COMMANDS.
 """
 
 import io
@@ -21,7 +21,7 @@ from linnet.errors import LinnetError
 
 # In the order of `linnet --help`.
 COMMANDS = (
-    *("demo", "train", "resume", "evaluate", "generate", "export", "verify", "repair"),
+    *("demo", "train", "finetune", "resume", "evaluate", "predict", "generate", "export", "verify", "repair"),
     *("data", "analyze", "report", "bench", "audit", "reproduce", "list", "doctor"),
 )
 

@@ -59,7 +59,7 @@ def train_command(
     from linnet.train import run
 
     if dry_run:
-        _print_plan(run.dry_run(config, screen), json)
+        print_plan(run.dry_run(config, screen), json)
     else:
         print_outcome(run.start_run(config, folder, screen), json)
 
@@ -81,7 +81,8 @@ def print_outcome(outcome: "Outcome", json: bool) -> None:
         raise typer.Exit(128 + outcome.signal)
 
 
-def _print_plan(plan: dict[str, Any], json: bool) -> None:
+def print_plan(plan: dict[str, Any], json: bool) -> None:
+    """Print the plan of a dry run."""
     if json:
         print_cli_json(plan)
         return

@@ -100,6 +100,8 @@ class Model(nn.Module):
         h = self.features(ids, key_mask)
         if self.config.patch is not None and self.config.pool == "class":
             return output(h[:, -1], self.embedding.weight)
+        if self.config.output == "sentence":
+            return output(h[:, 0], self.embedding.weight)
         real = None if key_mask is None else check_mask(key_mask, *h.shape[:2]).to(h.device)
         pooled = mean_output(h, real, None if self.config.mean_over == "length" else self.config.max_length)  # (B, M)
         return output(pooled.unflatten(0, (-1, 2)) if pairs else pooled, self.embedding.weight)

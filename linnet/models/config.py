@@ -84,11 +84,15 @@ class ModelConfig(Settings):
     """Dropout of the embedding and of both branches of a block; that of attention weights is in `options`."""
     ffn_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout inside the FFN or GLU, before its last matrix."""
-    output: Literal["causal_lm", "masked_lm", "classifier", "linear_classifier", "two_tower"] = "causal_lm"
-    """Logits of tokens, or of the classes of whole sequences or of pairs of them."""
+    output: Literal[
+        "causal_lm", "masked_lm", "classifier", "linear_classifier", "sentence", "sentence_mean", "two_tower"
+    ] = "causal_lm"
+    """Logits of tokens, or of the classes of whole sequences or of pairs of them. A sentence is read at its first token
+    or by the mean of its tokens."""
     tie: bool = True
     """Whether the output of a language model shares the weights of the embedding."""
-    classes: Annotated[int, Field(ge=2, le=2**20)] = 2
+    classes: Annotated[int, Field(ge=1, le=2**20)] = 2
+    """Number of classes; 1 is a score instead, which only sentences have."""
     head_width: Width = 128
     """Width inside the output of a classifier."""
     mean_over: Literal["length", "max_length"] = "length"
@@ -167,6 +171,13 @@ class ModelConfig(Settings):
         if output == "causal_lm" and info.data.get("causal") is False:
             raise ValueError("with causal = false a token would see the token that it predicts")
         return output
+
+    @field_validator("classes")
+    @classmethod
+    def _scores_sentences(cls, classes: int, info: ValidationInfo) -> int:
+        if classes == 1 and not str(info.data.get("output")).startswith("sentence"):
+            raise ValueError("it must be greater than or equal to 2, except for sentences, which may have a score")
+        return classes
 
     @field_validator("pad")
     @classmethod

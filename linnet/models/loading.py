@@ -48,14 +48,35 @@ def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], 
     if (path / "config.toml").is_file():
         return load_run_model(path, step, warn or _warn)[0]
     if not (path / "config.json").is_file():
-        what = "does not exist" if not path.exists() else "is neither a run (config.toml) nor a model (config.json)"
-        raise InputError(f"{path} {what}")
+        raise _no_model(path)
     if step is not None:
         raise InputError(f"step is {step}: {path} is an exported model, which has no steps")
     config, source, tensors = _exported(path)
     model = Model(config)
     load_model_weights(model, tensors, source, cast=True)
     return model.eval()
+
+
+def load_model_config(path: Path) -> ModelConfig:
+    """The configuration of the model of a run or of an exported folder, without its weights."""
+    if (path / "config.toml").is_file():
+        check_run_links(path)
+        table = read_config_toml(path / "config.toml").get("model")
+        return _parsed(table, path / "config.toml", drop="preset")
+    if not (path / "config.json").is_file():
+        raise _no_model(path)
+    about = read_json_file(path / "config.json")
+    return _parsed(about.get("model") if isinstance(about, dict) else None, path / "config.json")
+
+
+def weights_sha256_to_load(path: Path, warn: Callable[[str], None] | None = None) -> str:
+    """The SHA-256 of the weights that `load_model` would load, as their manifest or configuration records it."""
+    if (path / "config.toml").is_file():
+        checkpoint = _run_checkpoint(path, None, warn or _warn)
+        manifest = read_json_file(checkpoint.path / "manifest.json")
+        return str(manifest["files"]["model.safetensors"]["sha256"])
+    load_model_config(path)  # raises if there is no model
+    return str(read_json_file(path / "config.json").get("sha256"))
 
 
 def load_run_model(path: Path, step: int | None, warn: Callable[[str], None]) -> tuple[Model, dict[str, Any]]:
@@ -152,6 +173,11 @@ def load_run_tokenizer(folder: Path, state: Mapping[str, Any]) -> Path | None:
     if _tokenizer_sha256(state) is not None:
         raise LinnetError(f"{path} is missing: `linnet evaluate {folder}` rebuilds it from the data of the run")
     return None
+
+
+def _no_model(path: Path) -> InputError:
+    what = "does not exist" if not path.exists() else "is neither a run (config.toml) nor a model (config.json)"
+    return InputError(f"{path} {what}")
 
 
 def _tokenizer_sha256(state: Mapping[str, Any]) -> str | None:

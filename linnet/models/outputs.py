@@ -69,6 +69,20 @@ class LinearClassifier(Classifier):
         return self.leave(h)
 
 
+class SentenceClassifier(Classifier):
+    """RoBERTa's logits of a sentence or pair: dropout, Linear, tanh, dropout, Linear, on its first token."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        nn.Module.__init__(self)
+        self.dropout = nn.Dropout(config.dropout)
+        self.dense = nn.Linear(config.width, config.width)
+        self.leave = nn.Linear(config.width, config.classes)
+
+    def forward(self, h: Tensor, embedding: Tensor) -> Tensor:
+        """Pooled h (B, M) -> logits (B, classes)."""
+        return self.leave(self.dropout(torch.tanh(self.dense(self.dropout(h)))))
+
+
 class TwoTower(Classifier):
     """Logits of the classes of a pair of sequences, each encoded alone: the same head on a, b, a * b and a - b."""
 
@@ -94,5 +108,7 @@ OUTPUTS: dict[str, type[nn.Module]] = {
     "masked_lm": MaskedLM,
     "classifier": Classifier,
     "linear_classifier": LinearClassifier,
+    "sentence": SentenceClassifier,
+    "sentence_mean": SentenceClassifier,
     "two_tower": TwoTower,
 }

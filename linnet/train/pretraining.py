@@ -1,14 +1,12 @@
-"""Pretraining: a separate run, inside the folder of a run, that denoises the task's training samples."""
+"""Pretrained weights to begin with: those of a run inside this one, which denoises its samples, or of an encoder."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from linnet.config import RunConfig
-from linnet.errors import LinnetError
 from linnet.models.backbone import Model
-from linnet.models.loading import load_model_weights
+from linnet.models.loading import load_model, load_model_weights
 from linnet.registry import TASK
-from linnet.storage import newest_checkpoint
 
 
 def pretrain_length(config: RunConfig) -> int:
@@ -26,10 +24,20 @@ def pretraining_config(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"train": train, "data": data, "pretrain": False, "model": model})
 
 
-def take_over_pretrained(model: Model, folder: Path, warn: Callable[[str], None]) -> None:
-    """Copy the weights of the finished run in `folder` into `model`, except the output, which differs."""
-    learned = newest_checkpoint(folder / "checkpoints", warn, optimizer=False)
-    if learned is None:
-        raise LinnetError(f"{folder}: no checkpoint is intact; start again in another folder")
-    kept = {name: tensor for name, tensor in learned.model.items() if not name.startswith("output.")}
-    load_model_weights(model, {**model.state_dict(), **kept}, folder)
+def pretrained_encoder(config: RunConfig) -> Path | None:
+    """The run or exported folder whose weights a new run begins with; None if it begins at random."""
+    encoder = getattr(config.data, "encoder", None)
+    return None if encoder is None or config.data.scratch else Path(encoder)  # type: ignore[attr-defined]
+
+
+def take_over_pretrained(model: Model, folder: Path, warn: Callable[[str], None]) -> str:
+    """Copy the weights of the model in `folder` into `model`, except the output, which differs.
+
+    Returns a line that says what was loaded and what is new.
+    """
+    learned = load_model(folder, warn=warn).state_dict()
+    kept = {name: tensor for name, tensor in learned.items() if not name.startswith("output.")}
+    own = model.state_dict()
+    new = [name for name in own if name not in kept]
+    load_model_weights(model, {**{name: own[name] for name in new}, **kept}, folder)
+    return f"loaded {len(kept)} tensors of {folder}; new are {', '.join(new)}"

@@ -52,7 +52,7 @@ from linnet.train.environment import check_environment, compare_environment, des
 from linnet.train.log import RunLog
 from linnet.train.loop import Trainer, loop_seed
 from linnet.train.memory import memory_lack, memory_of_device
-from linnet.train.pretraining import pretraining_config, take_over_pretrained
+from linnet.train.pretraining import pretrained_encoder, pretraining_config, take_over_pretrained
 from linnet.train.size import size_in_samples, size_in_tokens
 
 FEW = 10  # samples that a dry run generates
@@ -237,6 +237,8 @@ class Run:
             before = self._pretrain()
             if before.signal:
                 return replace(before, folder=folder, pretraining=True, run=self)
+        elif checkpoint is None and (encoder := pretrained_encoder(config)):
+            screen.say(take_over_pretrained(self.model, encoder, screen.warn))
         trainer = Trainer(config, self.task, self.model, folder, environment_state(config, self.fingerprint))
         if checkpoint is not None:
             check_resumed_settings(folder, checkpoint.state, config)

@@ -47,8 +47,9 @@ WRONG = [
     (
         {"output": "masked_ml"},
         "model.output is 'masked_ml': ",
-        "'causal_lm', 'masked_lm', 'classifier', 'linear_classifier' or 'two_tower'",
+        "'causal_lm', 'masked_lm', 'classifier', 'linear_classifier', 'sentence', 'sentence_mean' or 'two_tower'",
     ),
+    ({"classes": 0, "output": "sentence"}, "model.classes is 0: ", "greater than or equal to 1"),
     ({"classes": 1}, "model.classes is 1: ", "greater than or equal to 2"),
     ({"mean_over": "half"}, "model.mean_over is 'half': ", "'length' or 'max_length'"),
     ({"options": {"nrom": {"phi": "elu"}}}, "model.options: unknown attention 'nrom': ", "did you mean 'norm'?"),

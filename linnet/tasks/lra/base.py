@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from linnet.config import Count, DataSettings, Place, RunConfig
-from linnet.data.lra.sequences import Sequences, even_sequence_width, sequence_arrays_sha256
+from linnet.data.lra.sequences import Sequences, sequence_arrays_sha256
 from linnet.data.masking import IGNORE, mask_tokens
 from linnet.data.packing import packed_batch_indices
 from linnet.errors import InputError
@@ -31,6 +31,7 @@ from linnet.tasks.base import (
     task_perplexity,
     task_tensors,
 )
+from linnet.tasks.parts import split_batch_by_length
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -170,14 +171,7 @@ class LraTask(Task):
 
     def parts(self, batch: Batch) -> list[Batch]:
         """On a CPU, a few rows of similar length at a time: a whole batch would be large and mostly padding."""
-        import torch
-
-        ids, real = batch["ids"], batch.get("key_mask")
-        if ids.device.type != "cpu" or len(ids) <= ROWS:
-            return [batch]
-        extent = torch.full((len(ids),), ids.shape[-1]) if real is None else _extent(real)
-        parts = extent.argsort(stable=True).split(ROWS)
-        return [_part(batch, rows, even_sequence_width(int(extent[rows].max()), ids.shape[-1])) for rows in parts]
+        return split_batch_by_length(batch, ROWS)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross entropy in nats, summed over the sequences, or over the masked tokens."""
@@ -220,26 +214,3 @@ def generated_lra_sizes(count: int, held_out: float) -> dict[str, int]:
     """Number of samples per split if `count` samples are generated."""
     blank = Sequences(np.zeros(0, np.int64), np.zeros(count + 1, np.int64), np.zeros(count, np.int64))
     return {split: len(part) for split, part in blank.split(held_out).items()}
-
-
-def _extent(real: Tensor) -> Tensor:
-    """The length up to the last real token of each row, or of each pair of rows: (B,), at least 1."""
-    import torch
-
-    ends = (real * torch.arange(1, real.shape[-1] + 1)).flatten(1).amax(dim=1)
-    return ends.clamp(min=1)
-
-
-def _part(batch: Batch, rows: Tensor, n: int) -> Batch:
-    """These rows of a batch, up to token n, with their labels."""
-    import torch
-
-    part, select = {"ids": batch["ids"][rows, ..., :n].contiguous()}, batch.get("select")
-    if "key_mask" in batch and not (mask := batch["key_mask"][rows, ..., :n].contiguous()).all():
-        part["key_mask"] = mask
-    if select is None:
-        return {**part, "labels": batch["labels"][rows]}
-    B, N = batch["ids"].shape
-    row = torch.full((B,), -1).index_put((rows,), torch.arange(len(rows)))[select // N]
-    mine = row >= 0
-    return {**part, "labels": batch["labels"][mine], "select": (row * n + select % N)[mine]}

@@ -1,0 +1,9 @@
+"""MRPC: do two sentences of the news say the same? Scored by F1 and accuracy."""
+
+from linnet.registry import TASK
+from linnet.tasks.glue.base import GlueTask
+
+
+@TASK.add("glue/mrpc")
+class Mrpc(GlueTask):
+    """Two classes of pairs."""
