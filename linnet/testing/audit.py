@@ -16,7 +16,8 @@ from linnet.attention.base import describe_attention
 from linnet.errors import unknown_name_error
 from linnet.figures.table import Table
 from linnet.registry import ATTENTION
-from linnet.testing.contract import Check, check_attention, contract_difference
+from linnet.testing.contract import Check, check_attention
+from linnet.testing.contract_trial import contract_difference
 from linnet.testing.peers import PEERS, MissingPeerError, Peer, Seeded
 
 HEADS, HEAD_DIM = 2, 8
