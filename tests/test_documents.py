@@ -137,6 +137,31 @@ def test_files_mentioned_exist(path):
             assert found, f"{name(path)}: {file} does not define {defined}"
 
 
+def test_every_name_on_the_walk_of_one_batch_really_runs(recipe, tmp_path):
+    """docs/design.md follows a batch from `linnet train` to the report; a name that is never called misleads."""
+    walk = (ROOT / "docs/design.md").read_text().split("## One batch")[1].split("\n## ")[0]
+    named = set(re.findall(r"`(linnet/[\w/]+\.py):(\w+)`", walk))
+    hops = [int(hop) for hop in re.findall(r"^(\d+)\. ", walk, flags=re.MULTILINE)]
+    assert hops == list(range(1, len(hops) + 1))
+    assert len(hops) <= 12
+    called = set()
+
+    def note(frame, event, _):
+        if event == "call":
+            file = frame.f_code.co_filename.removeprefix(f"{ROOT}/")
+            called.update((file, part) for part in frame.f_code.co_qualname.split("."))
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        assert run_app(["train", str(recipe), "--out", str(tmp_path / "run"), "--set", "train.steps=2", "--json"]) == 0
+        assert run_app(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report.html")]) == 0
+    finally:
+        sys.setprofile(before)
+    assert named
+    assert named <= called, f"never called: {sorted(named - called)}"
+
+
 def test_the_table_of_mechanisms_matches_the_registry(capfd):
     assert run_app(["list", "attention", "--markdown"]) == 0
     table = capfd.readouterr().out.strip()

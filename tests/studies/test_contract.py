@@ -98,7 +98,8 @@ def test_a_dry_run_knows_the_size_of_the_committed_models(place, name):
 @each_committed
 def test_stated_core_hours_are_those_of_the_committed_records(place, name):
     seconds = sum(record.get("seconds", 0.0) for record in STUDY[name]().read(RESULTS / place))
-    assert STUDY[name].core_hours == (pytest.approx(seconds / 3600, rel=0.05) if seconds else None)
+    stated = pytest.approx(seconds / 3600, rel=0.05) if seconds else None
+    assert STUDY[name].core_hours == stated, f"set core_hours of {name} to {seconds / 3600:.2g}"
 
 
 @each_committed
