@@ -1,6 +1,6 @@
 # Every target sets itself up: it creates .venv inside the project and installs exactly requirements.lock there,
 # whose hashes pip checks, then torch.
-.PHONY: install demo test test-slow test-asan lint bench wheels clean
+.PHONY: install demo test test-slow test-asan lint bench wheels docs clean
 .DEFAULT_GOAL := install
 SHELL := /bin/bash
 
@@ -63,6 +63,10 @@ wheels: $(STAMP)
 	LINNET_PREBUILT=1 $(BIN)/python -m hatchling build -t wheel -d build/wheel >/dev/null; \
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --strip -w dist build/wheel/*.whl; \
 	ls -l dist
+
+# The pages and the API reference as a website; a warning, such as a link that leads nowhere, is an error.
+docs: $(STAMP)
+	@$(BIN)/python -m mkdocs build --quiet --strict
 
 # Libraries that do not install are left out of the tables.
 bench: $(STAMP)

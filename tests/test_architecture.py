@@ -51,6 +51,7 @@ PROGRAM = [sys.executable, "-c"]
 CROSS_CUTTING = (
     "test_architecture.py",  # the whole package
     "test_documents.py",  # the documents
+    "test_examples.py",  # the scripts in examples/
     "test_install.py",  # wheel, sdist and git repository, installed in an environment without the checkout
     "test_math.py",  # docs/math.md against the code
     "attention/test_contract.py",  # every registered mechanism against the contract
@@ -257,6 +258,18 @@ def test_every_locked_package_has_hashes_but_torch_and_triton():
     wanted = {re.split(r"[^a-z0-9-]", line)[0] for needed in (project["dependencies"], *extras) for line in needed}
     apart = {re.split(r"[^a-z0-9-]", line)[0] for line in lines("requirements-torch.txt")}
     assert wanted - {line.split("==")[0] for line in pins} == apart == {"torch", "triton"}
+
+
+def test_workflows_run_make_targets_on_every_supported_python():
+    makefile = (ROOT / "Makefile").read_text()
+    workflows = "".join(path.read_text() for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")))
+    commands = re.findall(r"- run: (.+)", workflows)
+    targets = [re.fullmatch(r"make ([a-z-]+) PYTHON=python", command)[1] for command in commands]
+    assert {"test", "test-slow", "docs", "wheels"} <= set(targets)
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    versions = [each.rsplit(" ", 1)[1] for each in classifiers if re.search(r":: 3\.\d+$", each)]
+    assert re.findall(r"\[(.*3\.\d.*)\]", workflows) == [", ".join(f'"{version}"' for version in versions)]
 
 
 def test_the_wheel_holds_the_package_its_types_and_its_recipes(tmp_path):
