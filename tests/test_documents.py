@@ -173,3 +173,22 @@ def test_the_table_of_mechanisms_matches_the_registry(capfd):
 
 def test_the_citation_names_this_version():
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_reference_lists_every_public_name():
+    import linnet
+    from linnet import instruments, ops, testing
+
+    listed = set(re.findall(r"^::: [\w.]*\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE))
+    public = {*linnet.__all__, *ops.__all__, *instruments.__all__, *testing.__all__} - {"__version__", "LENGTHS"}
+    assert public <= listed, f"docs/api.md lacks {sorted(public - listed)}"
+
+
+@pytest.mark.slow
+def test_the_website_builds_without_warnings(tmp_path):
+    pytest.importorskip("mkdocstrings", reason="the extra `docs` is not installed")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    page = (tmp_path / "site" / "api" / "index.html").read_text()
+    assert page.count("doc-heading") > 40
