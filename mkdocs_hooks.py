@@ -1,4 +1,4 @@
-"""Lets the website show pages and files outside docs/: the pages at the root, and the source files that pages link to."""
+"""Lets the website show pages at the root of the project, and the source files that pages link to."""
 
 import os
 import re
