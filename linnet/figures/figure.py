@@ -1,11 +1,7 @@
-"""Figures: one data object, drawn by plotly inside an HTML page and by matplotlib as PNG, PDF or SVG.
-
-Colors are those of Okabe and Ito, which color-blind readers can tell apart; markers differ as well.
-"""
+"""Figures: one data object, drawn by plotly inside an HTML page and by matplotlib as PNG, PDF or SVG."""
 
 import html
 import io
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,29 +9,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnet.errors import InputError, missing_extra_error_text
+from linnet.figures.colors import COLORS, DASHES, MARKERS, Look, figure_colors
+from linnet.figures.names import name_circles, name_line_ends
 from linnet.storage import write_file_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.legend import Legend
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-MARKERS = (  # of plotly, of matplotlib
-    *(("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("cross", "P"), ("x", "X")),
-    *(("triangle-down", "v"), ("star", "*"), ("pentagon", "p"), ("triangle-left", "<"), ("hexagon", "h")),
-    ("triangle-right", ">"),
-)
-DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"))  # for the first six series, the next six, ...
 PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins
 FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # no times
 STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
 FEW = 25  # points of the longest line up to which each one gets a marker
 CROWDED = 20  # letters along an axis beyond which they would touch
 MANY = 5  # powers of ten along an axis, beyond which ticks at 2 and 5 would touch
-LINE, LETTER = 0.07, 0.019  # height of a name and width of a letter, as shares of a panel
 FIT = 14  # names that fill the height of a panel; more are drawn smaller
 IN_A_ROW = 3  # panels of a picture
-LARGEST = 900.0  # area of the largest circle, in square points
+LARGEST = 260.0  # area of the largest circle, in square points
+BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False}  # a panel's legend
+FAINT = "#c4c4c4"  # lines behind the others
+GUIDE = "#777777"  # lines that are no measurements
+GUIDES = {1: "∝ N", 2: "∝ N²", -1: "∝ 1/N", -2: "∝ 1/N²"}  # by the exponent
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,12 @@ class Series:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, independent of what draws it."""
+    """A chart, independent of what draws it.
+
+    `behind` holds lines that are drawn faintly and without a name, for comparison. `guides` are exponents: a line of
+    each slope, on logarithmic axes. `levels` are heights with names, such as that of chance. `size_unit` is the unit of
+    the sizes of circles, and what to multiply them by.
+    """
 
     title: str
     x_label: str
@@ -66,11 +66,18 @@ class Figure:
     log_x: bool = False
     log_y: bool = False
     note: str = ""
+    behind: Sequence[Series] = ()
+    guides: Sequence[int] = ()
+    levels: Sequence[tuple[str, float]] = ()
+    size_unit: tuple[str, float] = ("", 1.0)
 
 
 def figure_to_plotly(figure: Figure) -> dict[str, Any]:
     """The figure as plotly's `data` and `layout`, plain JSON; the page adds fonts and its light or dark colors."""
-    traces = [_trace(figure, i) for i in range(len(figure.series))]
+    looks = figure_colors([series.name for series in figure.series])
+    traces = [_plain_trace("", series.x, _drawable(figure, series), FAINT, "solid") for series in figure.behind]
+    traces += [_trace(figure, series, look) for series, look in zip(figure.series, looks, strict=True)]
+    traces += [_plain_trace(name, x, y, GUIDE, "dot") for name, x, y in _rulers(figure)]
     several = len(figure.series) > 1
     layout = {
         "xaxis": {"title": {"text": _escape(figure.x_label)}, **_axis(figure.log_x, _measured_at(figure))},
@@ -81,11 +88,32 @@ def figure_to_plotly(figure: Figure) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
-def _trace(figure: Figure, i: int) -> dict[str, Any]:
+def _plain_trace(name: str, x: Sequence[float], y: Sequence[float | None], color: str, dash: str) -> dict[str, Any]:
+    """A thin line for plotly, without markers and outside the legend."""
+    line = {"color": color, "width": 1, "dash": dash}
+    trace = {"type": "scatter", "mode": "lines", "name": _escape(name), "x": list(x), "y": list(y), "line": line}
+    return {**trace, "showlegend": False, "hoverinfo": "name" if name else "skip"}
+
+
+def _rulers(figure: Figure) -> list[tuple[str, list[float], list[float]]]:
+    """Name, x and y of the lines that are no measurements: guides, which start below all lines, and levels."""
+    drawn = [*figure.series, *figure.behind]
+    points = [(x, y) for line in drawn for x, y in zip(line.x, _drawable(figure, line), strict=True) if y is not None]
+    if not points:
+        return []
+    (left, low), (right, high) = (tuple(pick(axis) for axis in zip(*points, strict=True)) for pick in (min, max))
+    found = [(name, [left, right], [height, height]) for name, height in figure.levels]
+    for power in figure.guides if left < right and low < high else ():
+        start, end = (low, high) if power > 0 else (high, low)
+        far = left * (end / start) ** (1 / power)  # where it leaves the panel
+        x = [left, min(right, far)]
+        found.append((GUIDES[power], x, [start * (at / left) ** power for at in x]))
+    return found
+
+
+def _trace(figure: Figure, series: Series, look: Look) -> dict[str, Any]:
     """One line for plotly."""
-    series, color = figure.series[i], COLORS[i % len(COLORS)]
-    values = _drawable(figure, series)
-    dash = DASHES[i // len(COLORS) % len(DASHES)][0]
+    color, values, dash = look.color, _drawable(figure, series), DASHES[look.dash][0]
     trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "markers" if series.points else "lines+markers" if _few(figure) else "lines",
@@ -93,7 +121,7 @@ def _trace(figure: Figure, i: int) -> dict[str, Any]:
         "x": list(series.x),
         "y": values,
         "line": {"color": color, "width": 2, "dash": dash},
-        "marker": {"color": color, "size": 7, "symbol": MARKERS[i % len(MARKERS)][0]},
+        "marker": {"color": color, "size": 7, "symbol": MARKERS[look.marker][0]},
         "hovertemplate": "%{y:.4~g}" if len(figure.series) > 1 else "%{x:,}: %{y:.4~g}<extra></extra>",
     }
     if series.sizes is not None:
@@ -146,7 +174,7 @@ def _axis(log: bool, ticks: Sequence[float] = (), decades: float = 0.0) -> dict[
 
 def _decades(figure: Figure) -> float:
     """How many powers of ten the values of a logarithmic figure span."""
-    values = [y for series in figure.series for y in _drawable(figure, series) if y is not None]
+    values = [y for series in (*figure.series, *figure.behind) for y in _drawable(figure, series) if y is not None]
     return math.log10(max(values)) - math.log10(min(values)) if figure.log_y and values else 0.0
 
 
@@ -185,17 +213,40 @@ def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    rows, columns = math.ceil(len(figures) / IN_A_ROW), min(len(figures), IN_A_ROW)
+    count = len(figures)
+    columns = 2 if count > 2 and count % 2 == 0 and count % IN_A_ROW else min(count, IN_A_ROW)
+    rows, named = math.ceil(count / columns), not _same_names(figures)
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(4.6 * columns, 3.6 * rows), layout="constrained", dpi=200)
         places = canvas.subplots(rows, columns, squeeze=False).ravel()
         for axes, figure in zip(places, figures, strict=False):
-            _draw(axes, figure)
-        for axes in places[len(figures) :]:
+            _draw(axes, figure, named)
+        if not named:
+            lines = {line.get_label(): line for axes in places for line in axes.get_lines()}
+            shown = [lines[name] for name in dict.fromkeys(_names(figures)) if name in lines]
+            _legend(canvas.legend(handles=shown, loc="outside right center", frameon=False, handlelength=3))
+        for axes in places[count:]:
             axes.remove()
         notes = dict.fromkeys(figure.note for figure in figures if figure.note)
         canvas.supxlabel("\n".join(notes), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
         write_figure_canvas(canvas, path, metadata)
+
+
+def _names(figures: Sequence[Figure]) -> list[str]:
+    """The names of all lines that are drawn."""
+    return [_shorten(series.name) for figure in figures for series in figure.series if len(series.x)]
+
+
+def _same_names(figures: Sequence[Figure]) -> bool:
+    """Whether one legend serves all panels: several panels, and most names occur in most of them."""
+    names = _names(figures)
+    return len(figures) > 1 and len(set(names)) > 1 and len(names) > len(set(names)) * len(figures) / 2
+
+
+def _legend(legend: "Legend") -> None:
+    """Show names as they are."""
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def write_figure_canvas(canvas: "Canvas", path: str | Path, metadata: Mapping[str, str] | None) -> None:
@@ -222,22 +273,29 @@ def read_figure_metadata(path: str | Path) -> dict[str, str]:
     return found
 
 
-def _draw(axes: "Axes", figure: Figure) -> None:
+def _draw(axes: "Axes", figure: Figure, named: bool = True) -> None:
     """One panel: lines with their names, a faint grid, no box."""
-    for i, series in enumerate(figure.series):
-        color, dash = COLORS[i % len(COLORS)], "none" if series.points else DASHES[i // len(COLORS) % len(DASHES)][1]
-        marker = MARKERS[i % len(MARKERS)][1] if series.points or _few(figure) else ""
-        y = [math.nan if value is None else value for value in _drawable(figure, series)]
+    for series in figure.behind:
+        axes.plot(series.x, _plotted(figure, series), color=FAINT, linewidth=0.8)
+    looks = figure_colors([series.name for series in figure.series])
+    for series, look in zip(figure.series, looks, strict=True):
+        color, dash = look.color, "none" if series.points else DASHES[look.dash][1]
+        marker = MARKERS[look.marker][1] if series.points or _few(figure) else ""
+        y = _plotted(figure, series)
         if series.sizes is not None:
-            largest = max(max(s.sizes) for s in figure.series if s.sizes)
-            areas = [LARGEST * size / largest for size in series.sizes]
-            axes.scatter(series.x, y, areas, color=color, alpha=0.6, linewidth=0)
+            areas = [_area(figure, size) for size in series.sizes]
+            axes.scatter(series.x, y, areas, color=color, alpha=0.55, edgecolors=color, linewidth=0.8)
             continue
         label = _shorten(series.name) if len(series.x) else None  # a line without points has no place in a legend
         (line,) = axes.plot(series.x, y, color=color, linewidth=1.5, label=label)
         line.set(linestyle=dash, marker=marker, markersize=4)
         if series.low is not None and series.high is not None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
+    for name, x, heights in _rulers(figure):
+        axes.plot(x, heights, color=GUIDE, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+        end, align = (0, "left") if heights[0] == heights[-1] else (-1, "right")
+        about: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": GUIDE, "parse_math": False}
+        axes.annotate(name, (x[end], heights[end]), (0, 2), ha=align, **about)
     axes.set_title(figure.title, loc="left", fontweight="bold", parse_math=False)
     axes.set_xlabel(figure.x_label, parse_math=False)
     axes.set_ylabel(figure.y_label, parse_math=False)
@@ -251,17 +309,50 @@ def _draw(axes: "Axes", figure: Figure) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
+    _name(axes, figure, looks, named)
+
+
+def _name(axes: "Axes", figure: Figure, looks: Sequence[Look], named: bool) -> None:
+    """The names of circles, or of lines unless the picture has a legend of its own."""
     if any(series.sizes for series in figure.series):
-        _name_circles(axes, figure)
-    elif len(figure.series) > len(COLORS):  # color alone no longer identifies a line
+        _name_sizes(axes, figure)
+    elif named and len(figure.series) > len(COLORS):  # so many names do not fit beside the ends of lines
         size = min(1.0, FIT / len(figure.series)) * STYLE["font.size"]
-        legend = axes.legend(
-            loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, handlelength=3, fontsize=size
-        )
-        for text in legend.get_texts():
-            text.set_parse_math(False)
-    elif len(figure.series) > 1:
-        _name_lines(axes, figure)
+        _legend(axes.legend(**BESIDE, handlelength=3, fontsize=size))
+    elif named and len(figure.series) + len(figure.behind) > 1:
+        ends = []
+        for series, look in zip(figure.series, looks, strict=True):
+            points = [(x, y) for x, y in zip(series.x, _drawable(figure, series), strict=True) if y is not None]
+            if points:
+                ends.append((*points[-1], _shorten(series.name), look.color))
+        name_line_ends(axes, ends)
+
+
+def _plotted(figure: Figure, series: Series) -> list[float]:
+    """The values of a line for matplotlib."""
+    return [math.nan if value is None else value for value in _drawable(figure, series)]
+
+
+def _area(figure: Figure, size: float) -> float:
+    """The area of a circle in square points."""
+    return LARGEST * size / max(max(series.sizes) for series in figure.series if series.sizes)
+
+
+def _name_sizes(axes: "Axes", figure: Figure) -> None:
+    """The names of circles, and a key of their sizes."""
+    circles = []
+    for series in figure.series:
+        points = zip(series.x, _drawable(figure, series), strict=True)
+        circles += [(x, y, _shorten(series.name)) for x, y in points if y is not None]
+    name_circles(axes, circles)
+    unit, scale = figure.size_unit
+    if unit:
+        largest = max(max(series.sizes) for series in figure.series if series.sizes) * scale
+        step = 10 ** math.floor(math.log10(largest))
+        key = [step * count for count in dict.fromkeys((0.5, 1, largest // step))]
+        for size in key:
+            axes.scatter([], [], _area(figure, size / scale), color=FAINT, edgecolors=GUIDE, label=f"{size:,g} {unit}")
+        _legend(axes.legend(**BESIDE, labelspacing=1.2))
 
 
 def _ticks(axes: "Axes", figure: Figure) -> None:
@@ -280,51 +371,3 @@ def _ticks(axes: "Axes", figure: Figure) -> None:
         axes.set_xticks(measured)
         if sum(len(f"{tick:,g}") for tick in measured) > CROWDED:
             axes.tick_params(axis="x", labelrotation=30)
-
-
-def _name_lines(axes: "Axes", figure: Figure) -> None:
-    """Each line's name at its end, in its color; names of lines that end close together are moved apart."""
-    ends: list[tuple[float, int]] = []
-    axes.get_ylim()  # matplotlib updates the limits only when asked
-    for i, series in enumerate(figure.series):
-        points = [(x, y) for x, y in zip(series.x, _drawable(figure, series), strict=True) if y is not None]
-        if points:
-            ends.append((axes.transAxes.inverted().transform(axes.transData.transform(points[-1]))[1], i))
-    ends.sort()
-    heights = [height for height, _ in ends]
-    for _ in range(50):
-        for j, (below, above) in enumerate(itertools.pairwise(heights)):
-            overlap = max(0.0, LINE - (above - below))
-            heights[j], heights[j + 1] = below - overlap / 2, above + overlap / 2
-    for j in reversed(range(len(heights))):  # beside the panel, not above it
-        heights[j] = min(heights[j], 1 - (len(heights) - 1 - j) * LINE)
-    for height, (_, i) in zip(heights, ends, strict=True):
-        name, color = _shorten(figure.series[i].name), COLORS[i % len(COLORS)]
-        axes.text(1.02, height, name, transform=axes.transAxes, color=color, va="center", parse_math=False)
-
-
-def _name_circles(axes: "Axes", figure: Figure) -> None:
-    """Each circle's name in it; names that would touch are moved apart, with a line back to their circles."""
-    axes.get_ylim()  # as for lines
-    names, centers = [], []
-    for series in figure.series:
-        for x, y in zip(series.x, _drawable(figure, series), strict=True):
-            if y is not None:
-                names.append(_shorten(series.name))
-                centers.append(axes.transAxes.inverted().transform(axes.transData.transform((x, y))))
-    heights = [float(y) for _, y in centers]
-    order = sorted(range(len(names)), key=heights.__getitem__)
-    near = [
-        (a, b)
-        for a, b in itertools.combinations(order, 2)
-        if abs(centers[a][0] - centers[b][0]) < LETTER * (len(names[a]) + len(names[b])) / 2
-    ]
-    for _ in range(50):
-        for below, above in near:
-            overlap = max(0.0, LINE - (heights[above] - heights[below]))
-            heights[below], heights[above] = heights[below] - overlap / 2, heights[above] + overlap / 2
-    for name, (x, y), height in zip(names, centers, heights, strict=True):
-        axes.text(x, height, name, transform=axes.transAxes, ha="center", va="center", parse_math=False)
-        if abs(height - y) > LINE:
-            toward = height - math.copysign(LINE / 2, height - y)
-            axes.plot([x, x], [y, toward], transform=axes.transAxes, color="#555555", linewidth=0.6)

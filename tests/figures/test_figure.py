@@ -9,9 +9,8 @@ from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
 from linnet.errors import InputError
+from linnet.figures.colors import COLORS
 from linnet.figures.figure import (
-    COLORS,
-    LINE,
     Figure,
     Series,
     _draw,
@@ -19,6 +18,7 @@ from linnet.figures.figure import (
     read_figure_metadata,
     save_figures,
 )
+from linnet.figures.names import LINE
 
 HOSTILE = "<script>alert(1)</script> $\\frac{ & _hidden </script> <a href='https://a.b'>"
 LINES = [Series("a", [1, 10], [2.0, None]), Series(HOSTILE, [1, 10], [3.0, float("nan")], [2.0, 1.0], [4.0, 5.0])]
