@@ -9,6 +9,7 @@ from linnet.figures.table import Table
 
 FORMAT = "linnet-bench-layer-1"
 BASELINE = "softmax"
+GUIDES = (1, 2)  # time in proportion to N and to N^2
 QUIET = 0.2  # cores that other programs may keep busy before the note mentions it
 MILLI, MIB = 1000.0, 2.0**-20
 NUMBERS = ("tokens", "seconds", "low", "high", "memory")
@@ -34,8 +35,8 @@ def layer_cost_figures(cost: Any) -> tuple[Figure, Figure]:
         for name, found in lines.items()
     ]
     return (
-        Figure("Time", "tokens", "milliseconds", time, log_x=True, log_y=True, note=note),
-        Figure("Peak memory", "tokens", "MiB", memory, log_x=True, log_y=True, note=note),
+        Figure("Time", "tokens", "milliseconds", time, log_x=True, log_y=True, note=note, guides=GUIDES),
+        Figure("Peak memory", "tokens", "MiB", memory, log_x=True, log_y=True, note=note, guides=(1,)),
     )
 
 

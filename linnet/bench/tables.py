@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from linnet.bench.costs import MIB, MILLI, QUIET
+from linnet.bench.costs import GUIDES, MIB, MILLI, QUIET
 from linnet.errors import InputError
 from linnet.figures.figure import Figure, Series
 from linnet.figures.table import Table
@@ -12,6 +12,7 @@ from linnet.figures.table import Table
 FORMAT = "linnet-bench-1"
 BENCHES = ("ops", "model", "decode", "profile")
 SDPA, SOFTMAX = "torch SDPA", "softmax"
+BOTH = "forward+backward"
 FEW = 7  # lines in a figure of ops; figures of models and steps draw SHOWN; tables have everything
 SHOWN = (
     *("softmax", "torch SDPA, cache in place", "transnormer_t1", "transnormer_t2", "diag", "norm", "lln", "lln_diag"),
@@ -244,11 +245,23 @@ def _ops_figures(result: Result, form: str) -> list[Figure]:
     for line in _lines(rows, "seconds", 1.0):
         faster = [base[int(N)] / y if y and N in base else None for N, y in zip(line.x, line.y, strict=True)]
         speed.append(Series(line.name, line.x, faster))
+    time, memory = _lines(rows, "seconds", MILLI), _lines(rows, "memory", MIB)
+    note = f"Forward and backward.{_gaps(pick_bench_rows(result, form=form, **{'pass': BOTH}), time)}"
     return [
-        Figure("Time", "tokens", "milliseconds", _lines(rows, "seconds", MILLI), log_x=True, log_y=True),
-        Figure("Peak memory", "tokens", "MiB", _lines(rows, "memory", MIB), log_x=True, log_y=True),
+        Figure("Time", "tokens", "milliseconds", time, log_x=True, log_y=True, note=note, guides=GUIDES),
+        Figure("Peak memory", "tokens", "MiB", memory, log_x=True, log_y=True, guides=(1,)),
         Figure("Speed against softmax", "tokens", "times as fast", speed, log_x=True, log_y=True),
     ]
+
+
+def _gaps(rows: Sequence[Row], lines: Sequence[Series]) -> str:
+    """Why lines that are drawn end early: one sentence per line."""
+    drawn = {line.name: line.x for line in lines}
+    found: dict[str, str] = {}
+    for row in rows:
+        if "reason" in row and row["tokens"] not in drawn.get(row["case"], [row["tokens"]]):
+            found.setdefault(row["case"], f"from {row['tokens']:,} tokens, which {row['reason']}")
+    return "".join(f" {name} has no points {gap}." for name, gap in found.items())
 
 
 def _chosen(rows: Sequence[Row]) -> list[str]:
@@ -268,7 +281,7 @@ def _figure(result: Result, label: str, table: str, which: str) -> Figure:
     series = [
         Series(line.name, line.x, [1 / y if y else None for y in line.y]) for line in _lines(rows, "seconds", 1.0)
     ]
-    return Figure(which.capitalize(), "tokens", label, series, log_x=True, log_y=True)
+    return Figure(which.capitalize(), "tokens", label, series, log_x=True, log_y=True, guides=(-1, -2))
 
 
 def _layer_figure(result: Result, key: str) -> Figure:
@@ -278,8 +291,11 @@ def _layer_figure(result: Result, key: str) -> Figure:
         f"One attention layer with its projections, forward and backward: width 768, 12 heads, batch 1, float32, "
         f"torch {where['torch']}, {where['threads']} threads.\nThe softmax layer is torch's fused one."
     )
-    lines = _lines(pick_bench_rows(result, table="layer"), key, scale)
-    return Figure(title, "tokens", unit, lines, log_x=True, log_y=True, note=note)
+    rows = pick_bench_rows(result, table="layer")
+    lines = _lines(rows, key, scale)
+    guides = GUIDES if key == "seconds" else (1,)
+    note += _gaps(rows, lines)
+    return Figure(title, "tokens", unit, lines, log_x=True, log_y=True, note=note, guides=guides)
 
 
 def bench_crossover_table(result: Result) -> Table:

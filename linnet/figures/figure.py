@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnet.errors import InputError, missing_extra_error_text
-from linnet.figures.colors import COLORS, DASHES, MARKERS, Look, figure_colors
+from linnet.figures.colors import DASHES, MARKERS, Look, figure_colors
 from linnet.figures.names import name_circles, name_line_ends
 from linnet.storage import write_file_atomic
 
@@ -30,6 +30,7 @@ LARGEST = 260.0  # area of the largest circle, in square points
 BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False}  # a panel's legend
 FAINT = "#c4c4c4"  # lines behind the others
 GUIDE = "#777777"  # lines that are no measurements
+APART = 1.4  # a guide starts this factor away from all lines
 GUIDES = {1: "∝ N", 2: "∝ N²", -1: "∝ 1/N", -2: "∝ 1/N²"}  # by the exponent
 
 
@@ -104,7 +105,7 @@ def _rulers(figure: Figure) -> list[tuple[str, list[float], list[float]]]:
     (left, low), (right, high) = (tuple(pick(axis) for axis in zip(*points, strict=True)) for pick in (min, max))
     found = [(name, [left, right], [height, height]) for name, height in figure.levels]
     for power in figure.guides if left < right and low < high else ():
-        start, end = (low, high) if power > 0 else (high, low)
+        start, end = (low / APART, high) if power > 0 else (high * APART, low)
         far = left * (end / start) ** (1 / power)  # where it leaves the panel
         x = [left, min(right, far)]
         found.append((GUIDES[power], x, [start * (at / left) ** power for at in x]))
@@ -316,7 +317,7 @@ def _name(axes: "Axes", figure: Figure, looks: Sequence[Look], named: bool) -> N
     """The names of circles, or of lines unless the picture has a legend of its own."""
     if any(series.sizes for series in figure.series):
         _name_sizes(axes, figure)
-    elif named and len(figure.series) > len(COLORS):  # so many names do not fit beside the ends of lines
+    elif named and len(figure.series) > FIT // 2:  # so many names do not fit beside the ends of lines
         size = min(1.0, FIT / len(figure.series)) * STYLE["font.size"]
         _legend(axes.legend(**BESIDE, handlelength=3, fontsize=size))
     elif named and len(figure.series) + len(figure.behind) > 1:

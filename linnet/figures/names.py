@@ -22,6 +22,8 @@ def name_line_ends(axes: "Axes", ends: Sequence[tuple[float, float, str, str]]) 
             heights[j], heights[j + 1] = below - overlap / 2, above + overlap / 2
     for j in reversed(range(len(heights))):  # beside the panel, not above it
         heights[j] = min(heights[j], 1 - (len(heights) - 1 - j) * LINE)
+    for j in range(len(heights)):  # nor below it
+        heights[j] = max(heights[j], j * LINE)
     for height, (_, _, name, color) in zip(heights, order, strict=True):
         axes.text(1.02, height, name, transform=axes.transAxes, color=color, va="center", parse_math=False)
 

@@ -8,6 +8,7 @@ from linnet.figures.figure import Figure
 from linnet.figures.spread import spread_line, spread_text
 from linnet.figures.table import Table
 from linnet.studies.records import Record, record_versions, records_by_row
+from linnet.studies.systems import split_systems
 from linnet.studies.trained import Trained
 
 COLUMNS = ("system", "parameters", "seeds", "valid perplexity", "test perplexity", "test perplexity per word")
@@ -30,16 +31,27 @@ class Perplexity(Trained):
         return [Table(self.title, [*COLUMNS, "seconds"], rows), _budget(records)]
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
-        """Validation perplexity against tokens, the mean over seeds, with the range shaded."""
-        series = []
+        """Validation perplexity against tokens, the mean over seeds, with the range shaded; many systems by family."""
+        lines = {}
         for name, runs in _best_first(records).items():
             found: dict[float, list[float]] = {}
             for run in runs:
                 for entry in (entry for entry in run["curve"] if entry["split"] == "valid"):
                     tokens = entry["step"] * run["tokens"] / run["config"]["train"]["steps"]  # equal in each step
                     found.setdefault(tokens / 1e6, []).append(entry["perplexity"])
-            series.append(spread_line(name, found))
-        return [Figure("Validation perplexity", "million tokens", "per token", series, log_y=True, note=note)]
+            lines[name] = spread_line(name, found)
+        return [
+            Figure(
+                title or "Validation perplexity",
+                "million tokens",
+                "validation perplexity per token",
+                [lines[name] for name in names],
+                log_y=True,
+                note=note,
+                behind=[line for name, line in lines.items() if name not in names],
+            )
+            for title, names in split_systems(list(lines)).items()
+        ]
 
 
 def _best_first(records: Sequence[Record]) -> dict[str, list[Record]]:

@@ -45,7 +45,14 @@ class RecallStudy(Trained):
             for name, runs in recall_by_mechanism(records).items()
         ]
         y = "right answers, percent"
-        return [Figure("Recall", "key-value pairs to remember", y, series, log_x=True, note=note)]
+        level = [("chance", _chance(records[0]))]
+        return [Figure("Recall", "key-value pairs to remember", y, series, log_x=True, note=note, levels=level)]
+
+
+def _chance(record: Record) -> float:
+    """The percentage of right answers of a guess among the values."""
+    vocabulary = record["config"]["data"]["vocab_size"] - 1  # one is blank, half are keys
+    return 100 / (vocabulary - vocabulary // 2)
 
 
 def _pairs(records: Sequence[Record]) -> list[int]:
@@ -73,10 +80,9 @@ def _budget(records: Sequence[Record]) -> str:
     """What each run spent, on what, and the command."""
     first = records[0]
     data, train, about = first["config"]["data"], first["config"]["train"], first["environment"]
-    values = data["vocab_size"] - 1 - (data["vocab_size"] - 1) // 2
     return (
         f"Percentage of right answers, on {about['samples']['test']:,} test samples of {data['context']} tokens with "
-        f"{' or '.join(map(str, data['pairs']))} pairs each; guessing gives {100 / values:.1f}. Each run: "
+        f"{' or '.join(map(str, data['pairs']))} pairs each; guessing gives {_chance(first):.1f}. Each run: "
         f"{first['tokens']:,} tokens, {train['steps']:,} steps of {train['batch']} samples, learning rate "
         f"{train['lr']:g}, {about['threads']} thread, {record_versions(about)}. The range is over seeds. Times were "
         f"taken on a busy machine; do not compare them. Command: `{first['command']}`."

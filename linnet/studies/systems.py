@@ -1,5 +1,8 @@
 """The systems that studies compare, by their names in tables, and settings that several studies share."""
 
+from collections.abc import Mapping, Sequence
+
+from linnet.figures.colors import COLORS
 from linnet.models.presets import preset
 from linnet.studies.trained import Row
 
@@ -23,6 +26,14 @@ SYSTEMS = {  # name in the tables: beginning of the preset's name
     "FLASH": "flash",
     "FLASH-quad": "flash_quad",
 }
+FAMILIES = {  # panels of figures with many systems
+    "TransNormer and LLN": ("T2", "T1", "norm only", "diag only", "lln", "lln_diag"),
+    "Softmax and gated units": ("vanilla", "vanilla with LRPE", "vanilla in the T2 frame", "FLASH", "FLASH-quad"),
+    "Features and low rank": (
+        *("1+elu", "Performer", "cosFormer", "Linformer", "Nystromformer", "Skyformer", "kernelized"),
+    ),
+    "Windows and hashes": ("Transformer-LS", "BigBird", "Reformer", "Informer"),
+}
 PARTS = {"norm only": "norm", "diag only": "diag"}  # T2 with one of its two mechanisms in all layers
 NORM_CONFOUND = "norm only also has LRPE, another norm and another FFN, so this says nothing of NormAttention alone"
 LRPE = "model.options.softmax.positions=lrpe"
@@ -41,6 +52,16 @@ SHORT = (  # less than an epoch of WikiText-2, so no dropout: no token is seen t
 def system(name: str, seeds: int = 1) -> Row:
     """The row of a system with its preset."""
     return Row(name, {**SYSTEMS, **PARTS}[name], seeds=seeds)
+
+
+def split_systems(names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """The systems of each panel of a figure: all in one, or by family if there are too many to tell apart."""
+    if len(names) <= len(COLORS):
+        return {"": names}
+    listed = {name for family in FAMILIES.values() for name in family}
+    panels = {**FAMILIES, "Others": tuple(name for name in names if name not in listed)}
+    found = {title: [name for name in names if name in family] for title, family in panels.items()}
+    return {title: members for title, members in found.items() if members}
 
 
 def t2_frame_of_systems(ending: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
 from linnet.studies.drawn import Drawn
 from linnet.studies.records import Record
-from linnet.studies.transnormer_table6 import TASKS, table6_accuracies, table6_mean, table6_task_name
+from linnet.studies.transnormer_table6 import CLASSES, TASKS, table6_accuracies, table6_mean, table6_task_name
 
 SCORES, SPEEDS = "transnormer-table6", "transnormer-table7"
 TOKENS = 2048
@@ -43,4 +43,14 @@ def figure1_circles(scores: Sequence[Record], speeds: Sequence[Record], tokens: 
     title = f"Score, speed and memory at {tokens:,} tokens"
     score = f"test accuracy, % ({', '.join(map(table6_task_name, tasks))})"
     note = "the area of a circle is the peak memory of a training step"
-    return Figure(title, "training steps per second", score, series, log_x=True, note=note)
+    chance = table6_mean({task: [100 / CLASSES[task]] for task in tasks})
+    return Figure(
+        title,
+        "training steps per second",
+        score,
+        series,
+        log_x=True,
+        note=note,
+        levels=[("chance", chance)],
+        size_unit=("MB", 1e-6),
+    )

@@ -12,7 +12,7 @@ from linnet.registry import STUDY
 from linnet.screen import Screen
 from linnet.studies.base import TRANSNORMER
 from linnet.studies.records import Record, record_resolved_model
-from linnet.studies.systems import SYSTEMS
+from linnet.studies.systems import SYSTEMS, split_systems
 from linnet.studies.untrained import Measured
 
 KINDS = ("inference", "training")
@@ -53,22 +53,26 @@ class Table7(Measured):
         return [*tables, _note(records)]
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
-        """Steps per second against length."""
+        """Steps per second against length; many systems by family, each beside all the others."""
         records = sorted(records, key=lambda record: record["tokens"])
-        found = {
-            name: [(record["tokens"], row) for record in records if (row := _row(record, name))]
-            for name in _systems(records)
-        }
+        lines: dict[str, dict[str, Series]] = {kind: {} for kind in KINDS}
+        for name in _systems(records):
+            known = [(record["tokens"], row) for record in records if (row := _row(record, name))]
+            for kind in KINDS:
+                lines[kind][name] = Series(name, [x for x, _ in known], [row[kind] for _, row in known])
         return [
             Figure(
-                kind.capitalize(),
+                f"{kind.capitalize()}: {title}" if title else kind.capitalize(),
                 "tokens",
                 "steps per second",
-                [Series(name, [x for x, _ in at], [row[kind] for _, row in at]) for name, at in found.items()],
+                [lines[kind][name] for name in names],
                 log_x=True,
                 log_y=True,
                 note=note,
+                behind=[line for name, line in lines[kind].items() if name not in names],
+                guides=(-1, -2),
             )
+            for title, names in split_systems(_systems(records)).items()
             for kind in KINDS
         ]
 

@@ -83,7 +83,9 @@ def unfinished_figures(runs: Sequence[SavedRun], note: str) -> list[Figure]:
                 known = [(step, factor * y) for step, y in points if y is not None]
                 if known:
                     series.append(Series(run.name, [step for step, _ in known], [y for _, y in known]))
-            figures.append(Figure(title, "step", label, series, note=note))
+            classes = {run_number(run.section("model").get("classes")) for run in runs} if key == "accuracy" else set()
+            level = [("chance", factor / n) for n in classes if n and len(classes) == 1]  # of runs on one task
+            figures.append(Figure(title, "step", label, series, note=note, levels=level))
     return figures
 
 

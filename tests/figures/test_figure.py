@@ -147,3 +147,32 @@ def test_metadata_is_read_from_png_files_only(tmp_path):
     (tmp_path / "text.png").write_text("no picture")
     assert read_figure_metadata(tmp_path / "cut.png") == read_figure_metadata(tmp_path / "text.png") == {}
     assert read_figure_metadata(tmp_path / "missing.png") == {}
+
+
+def test_guides_and_levels_are_drawn_with_their_names_and_outside_the_legend(tmp_path):
+    lines = [Series("a", [1, 10], [1.0, 100.0]), Series("b", [1, 10], [2.0, 20.0])]
+    figure = Figure("t", "x", "y", lines, log_x=True, log_y=True, guides=(1, 2), levels=[("chance", 3.0)])
+    traces = figure_to_plotly(figure)["data"]
+    shown = [trace["name"] for trace in traces if trace.get("showlegend", True)]
+    assert shown == ["a", "b"]
+    chance, linear, square = (trace for trace in traces if trace["name"] not in ("a", "b"))
+    assert chance["y"] == [3.0, 3.0]
+    assert linear["y"][1] / linear["y"][0] == pytest.approx(linear["x"][1] / linear["x"][0])
+    assert square["y"][1] / square["y"][0] == pytest.approx((square["x"][1] / square["x"][0]) ** 2)
+    save_figures([figure], tmp_path / "f.svg")
+    assert (tmp_path / "f.svg").read_text().count("chance") >= 1
+
+
+def test_panels_with_the_same_names_share_one_legend(tmp_path):
+    panel = Figure("t", "x", "y", [Series("first", [1, 2], [1, 2]), Series("second", [1, 2], [2, 1])])
+    other = Figure("t", "x", "y", [Series("third", [1, 2], [1, 2])], behind=panel.series)
+    for figures, times in (([panel, panel, panel], 1), ([panel, other], 1), ([panel], 1)):
+        save_figures(figures, tmp_path / "f.svg")
+        assert (tmp_path / "f.svg").read_text().count("<!-- first -->") == times
+
+
+def test_circles_have_a_key_of_their_sizes():
+    circles = [Series("a", [1.0], [1.0], sizes=[4e8]), Series("b", [2.0], [1.5], sizes=[2.1e9])]
+    axes = Canvas().subplots()
+    _draw(axes, Figure("t", "x", "y", circles, size_unit=("MB", 1e-6)))
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["500 MB", "1,000 MB", "2,000 MB"]
