@@ -1,10 +1,11 @@
-"""Render the page of a folder of benchmarks from its JSON: bounds, tables and figures."""
+"""Render the page of a folder of benchmarks from its JSON: five rows, tables, figures and bounds."""
 
 import hashlib
 from pathlib import Path
 from typing import Any
 
 from linnet.bench.bounds import bench_bounds_table
+from linnet.bench.headline import bench_headline_table
 from linnet.bench.tables import (
     BENCHES,
     bench_crossover_table,
@@ -47,7 +48,8 @@ def render_bench_page(folder: Path) -> list[Path]:
 
 def bench_page_text(results: dict[str, Any], folder: str) -> str:
     """The part of the page between its markers."""
-    parts = [bench_bounds_table(results).to_markdown()]
+    headline = bench_headline_table(results)
+    parts = [headline.to_markdown()] if headline.rows else []
     for name, result in results.items():
         parts.append(f"## {TITLES[name]}")
         parts.append(f"`{result['command']}`")
@@ -55,4 +57,5 @@ def bench_page_text(results: dict[str, Any], folder: str) -> str:
         parts += [f"![{stem}]({folder}/{stem}.png)" for stem in bench_figures(result)]
         tables = [*bench_tables(result), *([bench_crossover_table(result)] if name == "ops" else [])]
         parts += [f"### {TITLES[name]}: {table.title}\n\n{table.to_markdown()}" for table in tables if table.rows]
+    parts += ["## Appendix: targets", bench_bounds_table(results).to_markdown()]
     return "\n" + "\n\n".join(parts) + "\n"

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+VALIDATION = ", validation"  # ends the name of a line that is drawn in the color of the line without it, dashed
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # for names that are not listed
 MARKERS = (  # of plotly, of matplotlib
     *(("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("cross", "P"), ("x", "X")),
@@ -75,9 +76,12 @@ def figure_colors(names: Sequence[str]) -> list[Look]:
     taken = {look[:2] for look in known if look is not None}
     free = [Look(color, dash, 0) for dash in range(len(DASHES)) for color in COLORS]
     free = [look for look in free if look[:2] not in taken] or free
-    found, used, unknown = [], set[tuple[str, int]](), 0
-    for i, look in enumerate(known):
-        if look is None or look[:2] in used:
+    found, used, unknown = list[Look](), set[tuple[str, int]](), 0
+    for i, (name, look) in enumerate(zip(names, known, strict=True)):
+        if name.endswith(VALIDATION) and name.removesuffix(VALIDATION) in names[:i]:
+            other = found[names.index(name.removesuffix(VALIDATION))]
+            look = other._replace(dash=(other.dash + 1) % len(DASHES))
+        elif look is None or look[:2] in used:
             look = free[unknown % len(free)]._replace(marker=i % len(MARKERS))
             unknown += 1
         used.add(look[:2])

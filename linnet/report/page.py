@@ -7,6 +7,7 @@ two scripts, by their hashes.
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from linnet import __version__
 from linnet.bench.costs import layer_cost_figures, layer_cost_note, layer_cost_tables
 from linnet.errors import InputError, missing_extra_error_text
+from linnet.figures.colors import VALIDATION
 from linnet.figures.figure import Figure, Series, figure_to_plotly
 from linnet.report.attention import (
     report_attention_figures,
@@ -28,7 +30,7 @@ from linnet.storage import IDLE, clean_temporary_files, write_text_file
 TEMPLATES = Path(__file__).parent / "templates"
 NOTHING = "–"
 CURVES = (  # title, label, records, key
-    ("Training loss", "nats per token", "train", "loss"),
+    ("Loss", "nats per token", "both", "loss"),
     ("Validation perplexity", "per token", "valid", "perplexity"),
     ("Validation accuracy", "share of the answers", "valid", "accuracy"),
     ("Learning rate", "", "train", "lr"),
@@ -36,9 +38,17 @@ CURVES = (  # title, label, records, key
 )
 
 
-def write_report_page(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Write the page about the runs in `folders`; `out` defaults to `report.html`, in the folder of a single run."""
+def write_report_page(
+    folders: Sequence[str | Path], out: str | Path | None = None, samples: Sequence[dict[str, Any] | None] = ()
+) -> Path:
+    """Write the page about the runs in `folders`; `out` defaults to `report.html`, in the folder of a single run.
+
+    `samples` holds a generated text per run, or None, for runs that have none in their folders.
+    """
     runs = read_report_runs([Path(folder) for folder in folders])
+    if samples:
+        pairs = zip(runs, samples, strict=True)
+        runs = [replace(run, sample=run.sample or sample) for run, sample in pairs]
     if out is None:
         out = Path(folders[0] if len(folders) == 1 else ".") / "report.html"
     clean_temporary_files(Path(out).absolute().parent, IDLE, shared=True)
@@ -144,7 +154,10 @@ def _whole(value: int | None) -> str:
 
 
 def report_page_curves(runs: Sequence[SavedRun]) -> list[Figure]:
-    """What the training loop recorded, one figure per quantity; a run without values has no line there."""
+    """What the training loop recorded, one figure per quantity; a run without values has no line there.
+
+    The loss has a line of training and one of validation per run.
+    """
     figures = []
     measures = {run.measure() for run in runs}
     for title, label, split, key in CURVES:
@@ -152,9 +165,12 @@ def report_page_curves(runs: Sequence[SavedRun]) -> list[Figure]:
             continue
         series = []
         for run in runs:
-            records = run.train if split == "train" else run.valid
-            y = [run_number(record.get(key)) for record in records]
-            series.append(Series(run.name, [record["step"] for record in records], y))
+            parts = {run.name: run.valid if split == "valid" else run.train}
+            if split == "both" and run.valid:
+                parts[f"{run.name}{VALIDATION}"] = run.valid
+            for name, records in parts.items():
+                y = [run_number(record.get(key)) for record in records]
+                series.append(Series(name, [record["step"] for record in records], y))
         values = [y for line in series for y in line.y if y is not None]
         wide = key not in ("lr", "accuracy") and bool(values) and max(values) > 10 * min(values) > 0
         figures.append(Figure(title, "step", label, series, log_y=wide))

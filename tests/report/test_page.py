@@ -85,6 +85,11 @@ def test_a_run_is_shown_whole(trained, tmp_path):
     assert [trace["name"] for trace in found.charts[4]["data"]] == ["layer 0", "layer 1"]  # gradients
     assert found.charts[4]["data"][0]["y"] == [record["grad_means"][1] for record in records if "grad_means" in record]
     assert loss["y"] == [record["loss"] for record in records if record["split"] == "train"]
+    train, validation = found.charts[0]["data"]  # on one axis, in one color
+    assert (
+        validation["y"] == [record["loss"] for record in valid] and validation["name"] == f"{train['name']}, validation"
+    )
+    assert train["line"]["color"] == validation["line"]["color"] and train["line"]["dash"] != validation["line"]["dash"]
     assert (perplexity["x"], perplexity["y"]) == ([5, 10], [record["perplexity"] for record in valid])
     assert len(rate["y"]) == len(norm["y"]) == len(loss["y"])
     best = min(valid, key=lambda record: record["perplexity"])
@@ -109,7 +114,7 @@ def test_the_cost_of_layers_is_shown_if_it_was_measured(copy, cost):
     found = page(folder)
     assert_safe(found)
     assert len(found.charts) == 7
-    assert [trace["name"] for trace in found.charts[5]["data"]] == ["softmax", "diag"]
+    assert [trace["name"] for trace in found.charts[5]["data"]] == ["softmax", "diag", "∝ N", "∝ N²"]
     assert "One causal layer" in found.text
 
 
@@ -163,7 +168,7 @@ def test_several_runs_share_charts_and_have_a_column_each(trained, copy, tmp_pat
     (empty / "metrics.jsonl").unlink()
     found = page(trained, other, empty, out=tmp_path / "r.html")
     assert_safe(found)
-    assert [len(chart["data"]) for chart in found.charts] == [3, 3, 3, 3, 2, 2]  # and the gradients of two
+    assert [len(chart["data"]) for chart in found.charts] == [5, 3, 3, 3, 2, 2]  # two have losses and gradients
     assert "3 runs" in found.text
     assert all(name in found.text for name in ("tiny", "other", "empty", "999"))
 
@@ -322,3 +327,16 @@ def test_malformed_parts_of_an_analysis_are_left_out(watched, tmp_path):
             values = {"entropy": {"relative": relative}, "temperature": 7}
             log.write(json.dumps({"step": 11, "split": "instruments", "layers": [7], "values": values}) + "\n")
     assert_safe(page(folder))
+
+
+def test_the_report_of_a_language_model_shows_text_that_it_writes(copy):
+    folder = copy("mine")
+    (folder / "sample.json").unlink()
+    before = {path.name for path in folder.iterdir()}
+    assert linnet(["report", str(folder), "--json"]) == 0
+    found = Page(folder / "report.html")
+    assert "temperature 0.7" in found.text and "The " in found.text
+    assert {path.name for path in folder.iterdir()} == before | {"report.html"}
+    shutil.rmtree(folder / "checkpoints")  # a run before its first checkpoint has none
+    assert linnet(["report", str(folder), "--json"]) == 0
+    assert "temperature 0.7" not in Page(folder / "report.html").text
