@@ -47,6 +47,7 @@ ALIASES = {  # the same system under another name
     "norm only": "norm",
     "diag only": "diag",
     "1+elu": "elu",
+    "1-elu": "elu",  # in the name of a run
     "flash-quad": "flash_quad",
     "transformer-ls": "long_short",
     "linear_attention": "norm",
@@ -90,6 +91,10 @@ def figure_colors(names: Sequence[str]) -> list[Look]:
 
 
 def _own_look(name: str) -> Look | None:
-    """The look of a system by its name in a table, a benchmark or the registry; None for other names."""
+    """The look of a system by its name in a table, a benchmark, the registry or a run; None for other names."""
     name = re.sub(r", (cpu|torch|triton|reference)$", "", name.lower())
-    return LOOKS.get(ALIASES.get(name, name))
+    name = re.sub(r"^(?:[a-z_]+-)?(.+)-seed\d+$", r"\1", name)
+    if name in LOOKS or name in ALIASES:
+        return LOOKS[ALIASES.get(name, name)]
+    base = _own_look(name.rpartition(", ")[0]) if ", " in name else None  # a variant, such as "lln, masked"
+    return base and base._replace(dash=(base.dash + 1) % len(DASHES))

@@ -26,7 +26,7 @@ CROWDED = 20  # letters along an axis beyond which they would touch
 MANY = 5  # powers of ten along an axis, beyond which ticks at 2 and 5 would touch
 FIT = 14  # names that fill the height of a panel; more are drawn smaller
 IN_A_ROW = 3  # panels of a picture
-LARGEST = 260.0  # area of the largest circle, in square points
+LARGEST = 150.0  # area of the largest circle, in square points
 BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False}  # a panel's legend
 FAINT = "#c4c4c4"  # lines behind the others
 GUIDE = "#777777"  # lines that are no measurements
@@ -285,7 +285,7 @@ def _draw(axes: "Axes", figure: Figure, named: bool = True) -> None:
         y = _plotted(figure, series)
         if series.sizes is not None:
             areas = [_area(figure, size) for size in series.sizes]
-            axes.scatter(series.x, y, areas, color=color, alpha=0.55, edgecolors=color, linewidth=0.8)
+            axes.scatter(series.x, y, areas, color=(color, 0.3), edgecolors=color, linewidth=1)
             continue
         label = _shorten(series.name) if len(series.x) else None  # a line without points has no place in a legend
         (line,) = axes.plot(series.x, y, color=color, linewidth=1.5, label=label)
@@ -294,9 +294,9 @@ def _draw(axes: "Axes", figure: Figure, named: bool = True) -> None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
     for name, x, heights in _rulers(figure):
         axes.plot(x, heights, color=GUIDE, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-        end, align = (0, "left") if heights[0] == heights[-1] else (-1, "right")
+        end, apart, align = _label_place(x, heights, axes.get_xlim()[1])
         about: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": GUIDE, "parse_math": False}
-        axes.annotate(name, (x[end], heights[end]), (0, 2), ha=align, **about)
+        axes.annotate(name, (x[end], heights[end]), apart, ha=align[0], va=align[1], **about)
     axes.set_title(figure.title, loc="left", fontweight="bold", parse_math=False)
     axes.set_xlabel(figure.x_label, parse_math=False)
     axes.set_ylabel(figure.y_label, parse_math=False)
@@ -329,6 +329,17 @@ def _name(axes: "Axes", figure: Figure, looks: Sequence[Look], named: bool) -> N
         name_line_ends(axes, ends)
 
 
+def _label_place(
+    x: Sequence[float], heights: Sequence[float], right: float
+) -> tuple[int, tuple[int, int], tuple[str, str]]:
+    """Which point of a ruler its name stands at, how far away, and how it is aligned, so that it crosses no ruler."""
+    if heights[0] == heights[-1]:
+        return 0, (0, 2), ("left", "bottom")
+    if heights[0] > heights[-1]:
+        return -1, (-2, -3), ("right", "top")
+    return (-1, (-3, 0), ("right", "center")) if x[-1] < right / 2 else (-1, (4, 0), ("left", "center"))
+
+
 def _plotted(figure: Figure, series: Series) -> list[float]:
     """The values of a line for matplotlib."""
     return [math.nan if value is None else value for value in _drawable(figure, series)]
@@ -350,8 +361,8 @@ def _name_sizes(axes: "Axes", figure: Figure) -> None:
     if unit:
         largest = max(max(series.sizes) for series in figure.series if series.sizes) * scale
         step = 10 ** math.floor(math.log10(largest))
-        key = [step * count for count in dict.fromkeys((0.5, 1, largest // step))]
-        for size in key:
+        most = largest // step
+        for size in dict.fromkeys(step * math.ceil(part * most / 3) for part in (1, 2, 3)):
             axes.scatter([], [], _area(figure, size / scale), color=FAINT, edgecolors=GUIDE, label=f"{size:,g} {unit}")
         _legend(axes.legend(**BESIDE, labelspacing=1.2))
 

@@ -39,3 +39,9 @@ def test_many_systems_are_split_by_family_and_none_is_lost(names, panels):
     assert len(found) == panels
     assert sorted(name for family in found.values() for name in family) == sorted(names)
     assert {name for family in FAMILIES.values() for name in family} >= {*SYSTEMS, *PARTS}
+
+
+def test_variants_and_runs_have_the_color_of_their_system():
+    masked, lln = figure_colors(["lln, masked", "lln"])
+    assert masked.color == lln.color and masked.dash != lln.dash
+    assert figure_colors(["listops-vanilla-seed0", "1-elu-seed2"]) == figure_colors(["softmax", "elu"])

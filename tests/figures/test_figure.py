@@ -175,4 +175,4 @@ def test_circles_have_a_key_of_their_sizes():
     circles = [Series("a", [1.0], [1.0], sizes=[4e8]), Series("b", [2.0], [1.5], sizes=[2.1e9])]
     axes = Canvas().subplots()
     _draw(axes, Figure("t", "x", "y", circles, size_unit=("MB", 1e-6)))
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["500 MB", "1,000 MB", "2,000 MB"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["1,000 MB", "2,000 MB"]
