@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from linnet.models.backbone import Model
     from linnet.screen import Screen
+    from linnet.tasks.base import Task
 
 BLOCKS = 4
 
@@ -51,8 +52,9 @@ def analyze_command(
     """Measure what the attention of a model does.
 
     Measures entropy, temperature, spectral gap, locality, the distribution of the weights and bounds on gradients.
-    The table has one row per layer; analysis.json has every layer and head, with figures beside it. `linnet report`
-    includes all of it.
+    The table has one row per layer; analysis.json has every layer and head, with figures beside it. For a model of
+    pictures, pictures.json has predictions, the confusion matrix of the validation split, and what each patch of a few
+    pictures reads. `linnet report` includes all of it.
 
     \b
     Examples:
@@ -77,10 +79,14 @@ def analyze_command(
     from linnet.train.run import run_checkpoint_step
 
     model = load_model(folder, run_checkpoint_step(folder, checkpoint), screen.warn)
-    read = _read(folder, text, tokens, model) if text else _validation(folder, samples or BLOCKS, tokens, screen)
-    ids, words, separator = read
+    task = None if text else _task(folder, screen)
+    if text:
+        ids, words, separator = _read(folder, text, tokens, model)
+    else:
+        ids, words, separator = _validation(task, samples or BLOCKS, tokens, model)
+    length = ids.shape[1] if model.config.patch is None else model.config.picture_tokens
     try:
-        show = screen.work(f"measuring {len(model.blocks)} layers on {ids.shape[0]} x {ids.shape[1]} tokens")
+        show = screen.work(f"measuring {len(model.blocks)} layers on {ids.shape[0]} x {length} tokens")
         records = read_run_metrics(folder / "metrics.jsonl")
         analysis = analyze_views(instrument_views_of_model(model, ids), names or (), words, records, show)
     finally:
@@ -94,6 +100,9 @@ def analyze_command(
     clean_temporary_files(target, IDLE, shared=True)  # what a killed analysis left
     write_json_file(target / "analysis.json", analysis)
     files = [target / "analysis.json", *(save_analysis_plots(analysis, target, kind or "png") if drawn else ())]
+    if task is not None and model.config.patch is not None:
+        files.append(target / "pictures.json")
+        write_json_file(files[-1], _pictures(task, model, screen))
     if json:
         layers = [{k: v for k, v in layer.items() if k != "maps"} for layer in analysis["layers"]]
         print_cli_json({**analysis, "layers": layers, "files": [str(file) for file in files]})
@@ -153,13 +162,41 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
     return torch.tensor([ids]), *tokenizer.words(ids)
 
 
-def _validation(folder: Path, samples: int, tokens: int | None, screen: "Screen") -> "tuple[Tensor, list[str], str]":
-    """The first full blocks of a run's validation split (B,N); words and separator of the first, as in `_read`."""
+def _task(folder: Path, screen: "Screen") -> "Task":
+    """The task of a run, with its data."""
     from linnet.train.run import open_run
-    from linnet.train.watch import watch_blocks
 
     if not (folder / "config.toml").exists():
         raise InputError(f"{folder} is an exported model, which has no data: give a text with --text FILE")
-    task = open_run(folder, screen).task
-    ids = watch_blocks(task, samples)[:, :tokens]
-    return ids, *task.words(ids[0].tolist())
+    return open_run(folder, screen).task
+
+
+def _validation(task: Any, samples: int, tokens: int | None, model: "Model") -> "tuple[Tensor, list[str], str]":
+    """The first full blocks (B,N) or pictures of the validation split; words and separator as in `_read`."""
+    from linnet.train.watch import watch_blocks
+
+    ids = watch_blocks(task, samples)
+    if model.config.patch is None:
+        ids = ids[:, :tokens]
+        return ids, *task.words(ids[0].tolist())
+    if tokens is not None:
+        raise InputError(f"--tokens is {tokens}: a picture is read whole")
+    from linnet.models.patches import patch_places
+
+    names = [f"{row},{column}" for row, column in patch_places(model.config).tolist()]
+    return ids, [*names[: model.config.grid**2], *["class"] * (model.config.pool == "class")], " "
+
+
+def _pictures(task: Any, model: "Model", screen: "Screen") -> dict[str, Any]:
+    """Predictions for pictures of the validation split, and the confusion matrix of all of it."""
+    import numpy as np
+
+    from linnet.report.pictures import SHOWN, describe_pictures
+
+    try:
+        metrics = task.evaluate(model, "valid", progress=screen.work("predicting the validation split"))
+    finally:
+        screen.close()
+    chosen = task.sample("valid", min(SHOWN, task.count("valid")))
+    batch = task.batch("valid", chosen, np.zeros_like(chosen))
+    return describe_pictures(model, batch["pixels"], batch["labels"].tolist(), metrics)

@@ -36,9 +36,10 @@ def evaluate_command(folder: Run, split: Split = "test", checkpoint: Checkpoint 
         print_cli_json(metrics)
     else:
         confusion = metrics.pop("confusion", None)
+        classes = metrics.pop("classes", None) or list(map(str, range(len(confusion or ()))))
         shown = {name: f"{value:,.4f}" if isinstance(value, float) else str(value) for name, value in metrics.items()}
         print_cli_table(["metric", "value"], [[name.replace("_", " "), value] for name, value in shown.items()])
         if confusion is not None:
             print("confusion matrix (rows: true class, columns: predicted class):")
-            rows = [[str(label), *map(str, counts)] for label, counts in enumerate(confusion)]
-            print_cli_table(["class", *map(str, range(len(confusion)))], rows)
+            rows = [[name, *map(str, counts)] for name, counts in zip(classes, confusion, strict=True)]
+            print_cli_table(["class", *classes], rows)

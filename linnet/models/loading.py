@@ -16,6 +16,7 @@ from linnet.config import parse_config_section, read_config_toml
 from linnet.errors import InputError, LinnetError
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
+from linnet.models.patches import resize_patch_config, resize_patch_positions
 from linnet.storage import (
     IDLE,
     Checkpoint,
@@ -37,16 +38,27 @@ from linnet.storage import (
 FORMAT = "linnet-model-1"
 
 
-def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], None] | None = None) -> Model:
+def load_model(
+    path: str | Path,
+    step: int | None = None,
+    warn: Callable[[str], None] | None = None,
+    image_size: int | None = None,
+) -> Model:
     """The model of a run or of an exported folder, ready for evaluation.
 
     For a run, loads the checkpoint of `step`, or the newest valid one; `warn` gets a line for each damaged one.
+    `image_size` makes a model of pictures read pictures of that size, by interpolating its learned positions.
     """
     if not isinstance(path, str | Path):
         raise InputError(f"path is a {type(path).__name__}: it must be the path of a folder")
-    path = Path(path)
+    model = _load(Path(path), step, warn or _warn)
+    return model if image_size is None else _resized(model, image_size)
+
+
+def _load(path: Path, step: int | None, warn: Callable[[str], None]) -> Model:
+    """The model as it was saved."""
     if (path / "config.toml").is_file():
-        return load_run_model(path, step, warn or _warn)[0]
+        return load_run_model(path, step, warn)[0]
     if not (path / "config.json").is_file():
         raise _no_model(path)
     if step is not None:
@@ -55,6 +67,14 @@ def load_model(path: str | Path, step: int | None = None, warn: Callable[[str], 
     model = Model(config)
     load_model_weights(model, tensors, source, cast=True)
     return model.eval()
+
+
+def _resized(model: Model, image_size: int) -> Model:
+    """The same model for pictures of another size."""
+    config = resize_patch_config(model.config, image_size)
+    found = Model(config)
+    found.load_state_dict(resize_patch_positions(model.state_dict(), model.config, config))
+    return found.eval()
 
 
 def load_model_config(path: Path) -> ModelConfig:
@@ -186,7 +206,7 @@ def _tokenizer_sha256(state: Mapping[str, Any]) -> str | None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=4)
+    warnings.warn(message, stacklevel=5)
 
 
 def _check_tokenizer(folder: Path, sha256: object) -> None:

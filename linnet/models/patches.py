@@ -94,7 +94,7 @@ class PatchEmbedding(nn.Module):
             raise InputError(f"pixels has type {pixels.dtype}: it must be uint8, or numbers from 0 to 1")
 
 
-def resize_config(config: ModelConfig, image_size: int) -> ModelConfig:
+def resize_patch_config(config: ModelConfig, image_size: int) -> ModelConfig:
     """The configuration for pictures of another size, with patches of the same size."""
     if config.patch is None:
         raise InputError(f"image_size is {image_size}: this model reads no pictures")
@@ -112,7 +112,7 @@ def resize_config(config: ModelConfig, image_size: int) -> ModelConfig:
     return ModelConfig(**table)
 
 
-def resize_positions(tensors: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig) -> dict[str, Tensor]:
+def resize_patch_positions(tensors: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig) -> dict[str, Tensor]:
     """The weights of a model of pictures, with its learned positions interpolated to another grid (bicubic)."""
     found = dict(tensors)
     table = found.get("positions.weight")

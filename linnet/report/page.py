@@ -1,7 +1,7 @@
 """The report: one HTML page about one run or several, which opens offline and loads nothing.
 
 It is made from the files of run folders, which are not trusted: all text is escaped, and the page allows only its own
-two scripts, by their hashes.
+scripts, by their hashes.
 """
 
 import base64
@@ -24,6 +24,7 @@ from linnet.report.attention import (
     report_attention_readings,
     report_gradient_figures,
 )
+from linnet.report.pictures import picture_parts
 from linnet.report.runs import SavedRun, read_report_runs, run_number
 from linnet.storage import IDLE, clean_temporary_files, write_text_file
 
@@ -77,9 +78,14 @@ def _render_page(runs: Sequence[SavedRun]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    parts = {"Cost": [run.cost for run in runs], "Text": [run.sample for run in runs]}
+    parts = {
+        "Cost": [run.cost for run in runs],
+        "Text": [run.sample for run in runs],
+        "Pictures": [run.pictures for run in runs],
+    }
     extra = [name for name, found in parts.items() if any(part is not None for part in found)]
-    scripts = [get_plotlyjs(), (TEMPLATES / "report.js").read_text()]
+    names = ["report", *(["pictures"] if "Pictures" in extra else [])]
+    scripts = [get_plotlyjs(), *((TEMPLATES / f"{name}.js").read_text() for name in names)]
     return pages.get_template("report.html").render(
         version=__version__,
         tabs=["Training", "Attention", *extra, "Configuration", "Environment"],
@@ -96,7 +102,10 @@ def _render_page(runs: Sequence[SavedRun]) -> str:
             ("Configuration", compare_report_tables([run.config for run in runs])),
             ("Environment", compare_report_tables([run.environment for run in runs])),
         ],
-        style=Markup((TEMPLATES / "report.css").read_text()),  # safe: linnet's own files, and plotly's
+        pictures=picture_parts([(run.name, run.pictures) for run in runs]),
+        style=Markup(
+            "".join((TEMPLATES / f"{name}.css").read_text() for name in names)
+        ),  # safe: linnet's own files, and plotly's
         scripts=[Markup(script) for script in scripts],
         hashes=" ".join(f"'sha256-{_hash(script)}'" for script in scripts),
     )

@@ -10,6 +10,7 @@ from typing import Any
 from linnet.config import read_config_toml
 from linnet.errors import InputError, LinnetError
 from linnet.instruments.analyze import check_analysis
+from linnet.report.pictures import read_pictures
 from linnet.storage import check_run_links, read_json_file, read_run_metrics
 
 Record = dict[str, Any]
@@ -19,7 +20,8 @@ Record = dict[str, Any]
 class SavedRun:
     """The contents of a run's files: `sample` is generated text, `cost` a measurement of its layers.
 
-    `instruments` are the records of its attention during training, `analysis` is the result of `linnet analyze`.
+    `instruments` are the records of its attention during training, `analysis` is the result of `linnet analyze`, and
+    `pictures` what that shows of a run that classifies pictures.
     """
 
     name: str
@@ -32,6 +34,7 @@ class SavedRun:
     cost: Record | None = None
     instruments: list[Record] = field(default_factory=list)
     analysis: Record | None = None
+    pictures: Record | None = None
 
     def section(self, name: str) -> Record:
         """A table of the configuration, empty if it is missing."""
@@ -112,6 +115,7 @@ def _read_run(folder: Path, name: str) -> SavedRun:
         cost=_read_table(folder / "cost.json"),
         instruments=[record for record in records if record.get("split") == "instruments"],
         analysis=_read_analysis(folder / "analysis/analysis.json"),
+        pictures=read_pictures(folder / "analysis/pictures.json"),
     )
 
 

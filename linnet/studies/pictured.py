@@ -71,9 +71,9 @@ class Pictured(Trained):
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
         """One line per system, then one per system and quantity by layer."""
         rows = []
-        for name, runs in by_accuracy(records).items():
+        for name, runs in _by_accuracy(records).items():
             cells = [watched_mean_text(runs, instrument, value) for _, instrument, value in READINGS]
-            rows.append([name, f"{runs[0]['parameters']:,}", accuracy_text(runs), *cells])
+            rows.append([name, f"{runs[0]['parameters']:,}", _accuracy_text(runs), *cells])
         columns = ["system", "parameters", "test accuracy, %", *(column for column, _, _ in READINGS)]
         return [Table(self.title, columns, rows), self.note(records), self._by_layer(records)]
 
@@ -95,7 +95,7 @@ class Pictured(Trained):
         """Local area and entropy of every layer, from the first to the last."""
         layers = max(len(record["analysis"]["layers"]) for record in records)
         rows = []
-        for name, runs in by_accuracy(records).items():
+        for name, runs in _by_accuracy(records).items():
             for column, instrument, value in READINGS[:4]:
                 cells = [watched_mean_text(runs, instrument, value, slice(i, i + 1)) for i in range(layers)]
                 rows.append([name, column, *cells])
@@ -104,7 +104,7 @@ class Pictured(Trained):
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
         """Accuracy against updates, then local area, entropy, temperature and gap against the layer."""
         curves = []
-        for name, runs in by_accuracy(records).items():
+        for name, runs in _by_accuracy(records).items():
             points: dict[int, list[float]] = {}
             for entry in (entry for run in runs for entry in run["curve"] if entry["split"] == "valid"):
                 points.setdefault(entry["step"], []).append(100 * entry["accuracy"])
@@ -112,7 +112,7 @@ class Pictured(Trained):
         figures = [Figure("Validation accuracy", "update", "%", curves, note=note)]
         for column, instrument, value in READINGS[:4]:
             lines = []
-            for name, runs in by_accuracy(records).items():
+            for name, runs in _by_accuracy(records).items():
                 layers = list(zip(*(run["analysis"]["layers"] for run in runs), strict=True))
                 found = [[x for layer in same for x in analysis_by_head(layer, instrument, value)] for same in layers]
                 known = [(i, statistics.fmean(xs)) for i, xs in enumerate(found) if xs]
@@ -124,7 +124,7 @@ class Pictured(Trained):
     def maps(self, records: Sequence[Record]) -> Grid:
         """The maps of the first and last layer, of each system's first seed."""
         grid: list[tuple[str, dict[str, Any]]] = [("first layer", {}), ("last layer", {})]
-        for name, (run, *_) in by_accuracy(records).items():
+        for name, (run, *_) in _by_accuracy(records).items():
             layers = run["analysis"]["layers"]
             for (_, maps), layer in zip(grid, (layers[0], layers[-1]), strict=True):
                 maps[name] = unpack_heatmap(layer["map"])
@@ -143,13 +143,13 @@ class Pictured(Trained):
         return claims_of_rows(MORE_LOCAL, found, digits=3)
 
 
-def by_accuracy(records: Sequence[Record]) -> dict[str, list[Record]]:
+def _by_accuracy(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Records by row, the best mean accuracy first."""
     rows = records_by_row(records)
     return dict(sorted(rows.items(), key=lambda row: -statistics.fmean(run["test"]["accuracy"] for run in row[1])))
 
 
-def accuracy_text(runs: Sequence[Record]) -> str:
+def _accuracy_text(runs: Sequence[Record]) -> str:
     """Mean accuracy in percent, half the 95 % interval for so many test pictures, and the range of several seeds."""
     found = [100 * run["test"]["accuracy"] for run in runs]
     mean, count = statistics.fmean(found), runs[0]["test"]["samples"]

@@ -16,7 +16,7 @@ from linnet.config import DataSettings, Place, RunConfig
 from linnet.data.images import cifar10, digits, dogs_vs_cats, fashion_mnist
 from linnet.data.images.augment import Augmentation, augment_draws, augment_pictures, mixture_partners
 from linnet.data.images.folder import FolderOptions, read_folder
-from linnet.data.images.pictures import PictureSet, channel_moments
+from linnet.data.images.pictures import PictureSet, picture_moments
 from linnet.data.packing import packed_batch_indices
 from linnet.errors import InputError
 from linnet.registry import TASK
@@ -152,7 +152,7 @@ class ImageTask(Task):
     def model_fields(self) -> dict[str, Any]:
         """Also the channels, the classes, and the mean and deviation of the training pixels."""
         train = self.set.splits["train"]
-        mean, std = channel_moments(train)
+        mean, std = picture_moments(train)
         found = {"channels": train.pixels.shape[1], "classes": len(self.set.classes)}
         return {**self.planned_fields(self.data), **found, "pixel_mean": mean, "pixel_std": std}
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from linnet.data.images.pictures import Pictures, PictureSet, held_out
+from linnet.data.images.pictures import Pictures, PictureSet, hold_out_pictures
 from linnet.data.lra.sources import read_source_files, source_folder
 from linnet.errors import InputError
 
@@ -46,7 +46,7 @@ def read_cifar10(path: Path, progress: Callable[[int, int], None] | None = None)
             raise InputError(f"{path} has no {batch}: {MISSING}")
     parts = [found[batch] for batch in TRAIN]
     pixels, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("pixels", "labels"))
-    return PictureSet(held_out(Pictures(pixels, labels), found["test_batch.bin"], VALID_SHARE), CLASSES)
+    return PictureSet(hold_out_pictures(Pictures(pixels, labels), found["test_batch.bin"], VALID_SHARE), CLASSES)
 
 
 def _records(place: str, data: bytes) -> Pictures:

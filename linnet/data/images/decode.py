@@ -20,7 +20,7 @@ CHANNELS = {"L": 1, "RGB": 3}
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
-def check_pillow() -> None:
+def check_decoder() -> None:
     """Raise if Pillow is not installed."""
     if find_spec("PIL") is None:
         raise InputError(f"pictures in files need Pillow: {missing_extra_error_text('vision')}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnet.data.images.pictures import Pictures, PictureSet, shuffled_splits
+from linnet.data.images.pictures import Pictures, PictureSet, split_pictures
 
 COUNT, SIZE, LEVELS = 1797, 8, 16
 SHARES = {"valid": 0.15, "test": 0.15}
@@ -22,4 +22,4 @@ def read_digits(variant: int = 0) -> PictureSet:
         data = np.frombuffer(file.read(), np.uint8)
     labels, levels = data[:COUNT].astype(np.int64), data[COUNT:].reshape(COUNT, 1, SIZE, SIZE)
     pixels = np.rint(levels * (255 / LEVELS)).astype(np.uint8)
-    return PictureSet(shuffled_splits(Pictures(pixels, labels), variant, SHARES), CLASSES)
+    return PictureSet(split_pictures(Pictures(pixels, labels), variant, SHARES), CLASSES)

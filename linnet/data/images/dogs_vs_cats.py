@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from linnet.data.images.decode import check_pillow, decode_picture
-from linnet.data.images.pictures import Pictures, PictureSet, shuffled_splits
+from linnet.data.images.decode import check_decoder, decode_picture
+from linnet.data.images.pictures import Pictures, PictureSet, split_pictures
 from linnet.data.lra.sources import Progress, read_source_files, source_folder
 from linnet.errors import InputError
 
@@ -31,7 +31,7 @@ def dogs_vs_cats_path() -> Path:
 
 def read_dogs_vs_cats(path: Path, variant: int = 0, progress: Progress | None = None) -> PictureSet:
     """The splits of the pictures at `path`; `variant` is the seed of the split."""
-    check_pillow()
+    check_decoder()
 
     def wanted(name: PurePosixPath) -> bool:
         return name.suffix.lower() in (".jpg", ".jpeg", ".png")
@@ -48,7 +48,7 @@ def read_dogs_vs_cats(path: Path, variant: int = 0, progress: Progress | None = 
             pixels.append(decode_picture(file.data, file.place, SIZE, "rgb"))
             labels.append(label)
     pictures = Pictures(np.stack(pixels), np.array(labels, np.int64))
-    return PictureSet(shuffled_splits(pictures, variant, SHARES), CLASSES)
+    return PictureSet(split_pictures(pictures, variant, SHARES), CLASSES)
 
 
 def _number(name: PurePosixPath) -> tuple[int, str]:

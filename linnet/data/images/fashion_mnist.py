@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.data.images.pictures import Pictures, PictureSet, held_out
+from linnet.data.images.pictures import Pictures, PictureSet, hold_out_pictures
 from linnet.data.lra.sources import source_folder
 from linnet.errors import InputError
 
@@ -38,7 +38,7 @@ def read_fashion_mnist(path: Path) -> PictureSet:
     if not path.is_dir():
         raise InputError(f"{path} is not a folder: {MISSING}")
     parts = {part: _read_part(path, prefix) for part, prefix in PARTS.items()}
-    return PictureSet(held_out(parts["train"], parts["test"], VALID_SHARE), CLASSES)
+    return PictureSet(hold_out_pictures(parts["train"], parts["test"], VALID_SHARE), CLASSES)
 
 
 def _read_part(path: Path, prefix: str) -> Pictures:

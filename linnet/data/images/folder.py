@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from linnet.data.images.decode import check_pillow, decode_picture
-from linnet.data.images.pictures import Pictures, PictureSet, shuffled_splits
+from linnet.data.images.decode import check_decoder, decode_picture
+from linnet.data.images.pictures import Pictures, PictureSet, split_pictures
 from linnet.errors import InputError
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 LARGEST = 1 << 33  # bytes of all pictures, unpacked
 SHARE = 0.1
 Progress = Callable[[int, int], None]
-First = tuple[int, Path]
+KINDS = {1: "grey", 3: "in color"}  # by channels
 
 
 class FolderOptions(NamedTuple):
@@ -31,31 +32,27 @@ class FolderOptions(NamedTuple):
 
 def read_folder(path: Path, options: FolderOptions, progress: Progress | None = None) -> tuple[PictureSet, int]:
     """The splits of the pictures in a folder, and the number of other files there, which are not read."""
-    check_pillow()
+    check_decoder()
     if not path.is_dir():
         raise InputError(f"{path} is not a folder: data.path names a folder with one folder of pictures per class")
     named = [split for split in ("train", "valid", "test") if (path / split).is_dir()]
-    if named and "train" in named and "test" in named:
-        roots = {split: path / split for split in named}
-    else:
-        roots = {"": path}
-    classes = _classes(roots[min(roots)] if "" in roots else roots["train"])
+    roots = {split: path / split for split in named} if {"train", "test"} <= set(named) else {"": path}
+    classes = _classes(roots.get("", path / "train"))
     files = {split: _files(root, classes) for split, root in roots.items()}
     total = sum(len(found) for found, _ in files.values())
     if total * options.size**2 * 3 > LARGEST:
         raise InputError(f"{path} has {total:,} pictures: at {options.size} pixels they exceed {LARGEST:,} bytes")
-    parts: dict[str, Pictures] = {}
-    first: First | None = None
-    done = 0
-    for split, (found, _) in files.items():
-        parts[split], first = _read(found, options, first, lambda n, at=done: progress and progress(at + n, total))
-        done += len(found)
+    whole = _read([file for found, _ in files.values() for file in found], options, progress)
+    ends = np.cumsum([len(found) for found, _ in files.values()])
+    parts = {
+        split: whole.pick(np.arange(end - len(files[split][0]), end)) for split, end in zip(files, ends, strict=True)
+    }
     if "" in parts:
-        splits = shuffled_splits(parts[""], options.variant, {"valid": SHARE, "test": SHARE})
+        splits = split_pictures(parts[""], options.variant, {"valid": SHARE, "test": SHARE})
     elif "valid" in parts:
         splits = parts
     else:
-        splits = {**shuffled_splits(parts["train"], options.variant, {"valid": SHARE}), "test": parts["test"]}
+        splits = {**split_pictures(parts["train"], options.variant, {"valid": SHARE}), "test": parts["test"]}
     return PictureSet(splits, classes), sum(others for _, others in files.values())
 
 
@@ -86,24 +83,20 @@ def _files(root: Path, classes: list[str]) -> tuple[list[tuple[Path, int]], int]
     return pictures, others
 
 
-def _read(
-    files: list[tuple[Path, int]], options: FolderOptions, first: First | None, progress: Callable[[int], object]
-) -> tuple[Pictures, First | None]:
-    """The pictures of one split; `first` is the number of channels and the file that decided it."""
-    pixels, labels = [], np.array([label for _, label in files], np.int64)
+def _read(files: list[tuple[Path, int]], options: FolderOptions, progress: Progress | None) -> Pictures:
+    """These pictures with their labels; all must have as many channels as the first."""
+    pixels: list[NDArray[np.uint8]] = []
     for number, (file, _) in enumerate(files, 1):
         try:
             data = file.read_bytes()
         except OSError as error:
             raise InputError(f"cannot read {file}: {error.strerror or error}") from None
         picture = decode_picture(data, str(file), options.size, options.color)
-        first = first or (len(picture), file)
-        if len(picture) != first[0]:
-            kinds = {1: "grey", 3: "in color"}
-            raise InputError(
-                f"{file} is {kinds[len(picture)]}, but {first[1].name} is {kinds[first[0]]}: "
-                "data.color=gray or data.color=rgb converts all"
-            )
+        if pixels and len(picture) != len(pixels[0]):
+            own, other = (KINDS[len(found)] for found in (picture, pixels[0]))
+            hint = "data.color=gray or data.color=rgb converts all"
+            raise InputError(f"{file} is {own}, but {files[0][0].name} is {other}: {hint}")
         pixels.append(picture)
-        progress(number)
-    return Pictures(np.stack(pixels), labels), first
+        if progress is not None:
+            progress(number, len(files))
+    return Pictures(np.stack(pixels), np.array([label for _, label in files], np.int64))

@@ -52,7 +52,7 @@ class PictureSet:
                 raise InputError(f"{place} leaves no picture for the {split} split: it has too few")
 
 
-def shuffled_splits(pictures: Pictures, seed: int, shares: Mapping[str, float]) -> dict[str, Pictures]:
+def split_pictures(pictures: Pictures, seed: int, shares: Mapping[str, float]) -> dict[str, Pictures]:
     """Split by seed, class by class, so that every split has the classes in the same proportion.
 
     `shares` are those of the later splits, such as {"valid": 0.1, "test": 0.1}; the first split, "train", is the rest.
@@ -70,13 +70,13 @@ def shuffled_splits(pictures: Pictures, seed: int, shares: Mapping[str, float]) 
     return {name: pictures.pick(np.sort(np.concatenate(parts))) for name, parts in numbers.items()}
 
 
-def held_out(train: Pictures, test: Pictures, share: int) -> dict[str, Pictures]:
+def hold_out_pictures(train: Pictures, test: Pictures, share: int) -> dict[str, Pictures]:
     """The splits of a set with a test part of its own: the last 1/share of the training part is for validation."""
     cut = len(train) - len(train) // share
     return {"train": train.pick(np.arange(cut)), "valid": train.pick(np.arange(cut, len(train))), "test": test}
 
 
-def channel_moments(pictures: Pictures) -> tuple[list[float], list[float]]:
+def picture_moments(pictures: Pictures) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel from 0 to 1, rounded; a constant channel has deviation 1."""
     pixels = pictures.pixels
     count = pixels.shape[0] * pixels.shape[2] * pixels.shape[3]
