@@ -146,6 +146,8 @@ class ModelConfig(Settings):
             raise ValueError("a model with a patch is a classifier with causal = false")
         if self.positions == "learned" and self.max_length != self.picture_tokens:
             raise ValueError(f"max_length is {self.max_length}: a picture has {self.picture_tokens} tokens")
+        if self.pool == "class" and all(set(split_layer_config(layer)[1]) == {"diag"} for layer in self.layers):
+            raise ValueError("pool is 'class': with diag alone a class token reads no patch; 'mean' is allowed")
         for name in ("pixel_mean", "pixel_std"):
             if len(getattr(self, name)) not in (1, self.channels):
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries: it needs 1 or {self.channels}")

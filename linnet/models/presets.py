@@ -226,7 +226,7 @@ def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         **KINDS[kind],
     }
     table |= _unit(system, kind, size) if system in UNITS else {}
-    table |= _picture(size, overrides) if size in PICTURES else {}
+    table |= _picture(size, overrides, first == second == "diag") if size in PICTURES else {}
     length = overrides.get("max_length", table["max_length"])
     mechanisms = sorted({first, second, *_mechanisms(overrides.get("layers", ()))})
     options = {mechanism: _options(system, mechanism, kind, size, length) for mechanism in mechanisms}
@@ -235,9 +235,12 @@ def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     return {**table, "options": {mechanism: own for mechanism, own in options.items() if own}}
 
 
-def _picture(size: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of pictures: as many positions as tokens, and windows; malformed overrides are refused later."""
-    fields = PICTURES[size]
+def _picture(size: str, overrides: Mapping[str, Any], blocks: bool) -> dict[str, Any]:
+    """The fields of pictures: as many positions as tokens, and windows; malformed overrides are refused later.
+
+    In `blocks` alone a class token would read no patch.
+    """
+    fields = {**PICTURES[size], **({"pool": "mean"} if blocks else {})}
     image, patch, pool = (overrides.get(name, fields[name]) for name in ("image_size", "patch", "pool"))
     grid = image // patch if isinstance(image, int) and isinstance(patch, int) and 0 < patch <= image else 1
     return {**fields, "max_length": grid**2 + (pool == "class"), "window": _window(grid)}
