@@ -24,7 +24,8 @@ FREE = {
 
 def check_config(config: RunConfig) -> None:
     """Raise if a run cannot be started with this configuration."""
-    preset_config({"vocab_size": UNKNOWN_SIZE, **config.model})
+    planned = TASK[config.task].planned_fields(config.data, config.pretrain)
+    preset_config({"vocab_size": UNKNOWN_SIZE, **planned, **config.model})
     check_config_tables(config)
 
 

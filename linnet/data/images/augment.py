@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from linnet.data.images.pictures import Pixels
 
 DRAWS = 5  # numbers per picture: row and column of the crop, the flip, and the share and number of its partner
+BLOCK = 4
 
 
 class Augmentation(NamedTuple):
@@ -28,8 +29,10 @@ def augment_draws(seed: int, epochs: NDArray[np.int64], samples: NDArray[np.int6
     """(B, DRAWS) numbers from 0 to 1: those of a picture depend on the seed, its epoch and its number alone."""
     found = np.empty((len(samples), DRAWS))
     for row, (epoch, sample) in enumerate(zip(epochs.tolist(), samples.tolist(), strict=True)):
-        bits = np.random.Philox(key=np.array([seed % 2**64, epoch % 2**64], np.uint64), counter=sample)
-        found[row] = (bits.random_raw(DRAWS) >> np.uint64(11)) * 2.0**-53
+        key = np.array([seed % 2**64, epoch % 2**64], np.uint64)
+        for part in range(0, DRAWS, BLOCK):  # one count of the generator gives four numbers
+            bits = np.random.Philox(key=key, counter=np.array([sample, part, 0, 0], np.uint64)).random_raw(BLOCK)
+            found[row, part : part + BLOCK] = ((bits >> np.uint64(11)) * 2.0**-53)[: DRAWS - part]
     return found
 
 
