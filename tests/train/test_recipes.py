@@ -16,6 +16,19 @@ LRA = {  # what a recipe of LRA needs here besides its own data
 }
 
 
+PICTURES = {"cifar10": "cifar-10-batches-bin", "dogs_vs_cats": "dogs-vs-cats-64"}  # what a recipe needs
+
+
+def _pictures(folder):
+    """A folder of two classes of pictures."""
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for i in range(10):
+            image.new("RGB", (8, 8), (i, 0, 0)).save(folder / name / f"{i}.png")
+    return str(folder)
+
+
 @pytest.fixture
 def data(tmp_path):
     """A folder of WikiText's layout, and a text file."""
@@ -37,6 +50,10 @@ def test_every_recipe_builds(name, data, data_dir, tmp_path):
         data_dir({"text": "imdb", "image": "cifar10-gray", "retrieval_small": "aan-small"}[name[4:]])
     path = {"wikitext": str(data), "text": str(data / "my.txt")}.get(getattr(config.data, "corpus", "none"))
     path = str(data) if name == "lra/retrieval" else path
+    if name in PICTURES:
+        data_dir(PICTURES[name])
+    if getattr(config.data, "source", None) == "folder":
+        path = _pictures(tmp_path / "pictures")
     sets = [*([f"data.path={path}"] if path else []), *LRA.get(name, [])]
     plan = dry_run(load_recipe_config(name, sets), Screen(quiet=True))
     assert plan["parameters"] > 0
