@@ -20,7 +20,13 @@ from linnet.figures.page import write_markdown_page
 from linnet.storage import file_beside, read_json_file
 
 DIGEST = "Source-SHA256"
-TITLES = {"ops": "Ops", "model": "Models and layers", "decode": "Decoding", "profile": "Where the time goes"}
+TITLES = {
+    "ops": "Ops",
+    "model": "Models and layers",
+    "decode": "Decoding",
+    "profile": "Where the time goes",
+    "vision": "Resolution",
+}
 
 
 def read_bench_page(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from linnet.figures.figure import Figure, Series
 from linnet.figures.table import Table
 
 FORMAT = "linnet-bench-1"
-BENCHES = ("ops", "model", "decode", "profile")
+BENCHES = ("ops", "model", "decode", "profile", "vision")
 SDPA, SOFTMAX = "torch SDPA", "softmax"
 BOTH = "forward+backward"
 FEW = 7  # lines in a figure of ops; figures of models and steps draw SHOWN; tables have everything
@@ -60,7 +60,13 @@ def bench_table_exponent(rows: Sequence[Row], key: str) -> float | None:
 def bench_tables(result: Any) -> list[Table]:
     """All tables of one benchmark."""
     check_bench_result(result)
-    makers = {"ops": _ops_tables, "model": _model_tables, "decode": _decode_tables, "profile": _profile_tables}
+    makers = {
+        "ops": _ops_tables,
+        "model": _model_tables,
+        "decode": _decode_tables,
+        "profile": _profile_tables,
+        "vision": _vision_tables,
+    }
     return makers[result["bench"]](result)
 
 
@@ -95,6 +101,40 @@ def _model_tables(result: Result) -> list[Table]:
         "layer, forward+backward: peak memory", layer, "memory", lambda row: f"{_short(row['memory'] * MIB)} MiB"
     )
     return [*rate.values(), time, memory]
+
+
+def _vision_tables(result: Result) -> list[Table]:
+    """Time and memory by resolution, and from which one on a mechanism is faster than softmax."""
+    tables = []
+    for which, title in (("inference", "forward"), ("train", "training step")):
+        rows = pick_bench_rows(result, table="vision", **{"pass": which})
+        cells = [row for row in rows if "seconds" in row]
+        tables.append(_table(f"{title}: time", rows, "seconds", lambda row: f"{_short(row['seconds'] * MILLI)} ms"))
+        if which == "train":
+            memory = _table(f"{title}: peak memory", rows, "memory", lambda row: f"{_short(row['memory'] * MIB)} MiB")
+            tables.append(memory)
+        base = {(row["batch"], row["tokens"]): row["seconds"] for row in cells if row["case"] == SOFTMAX}
+        lines = []
+        for name in dict.fromkeys(row["case"] for row in cells if row["case"] != SOFTMAX):
+            own = {(row["batch"], row["tokens"]): row["seconds"] for row in cells if row["case"] == name}
+            common = [size for size in base if size in own]
+            if common:
+                lines.append([name, _crossover(common, own, base), _ratio(common[-1], own, base)])
+        columns = ["attention", "from patches", "times as fast"]
+        tables.append(Table(f"{title}: faster than softmax", columns, lines, ("attention",)))
+    return tables
+
+
+def _vision_figures(result: Result) -> list[Figure]:
+    """Time of both passes and peak memory against the number of patches."""
+    panels = []
+    for which, title in (("inference", "Forward"), ("train", "Training step")):
+        rows = pick_bench_rows(result, table="vision", **{"pass": which})
+        lines = _lines(rows, "seconds", MILLI)
+        panels.append(Figure(title, "patches", "milliseconds", lines, log_x=True, log_y=True))
+    rows = pick_bench_rows(result, table="vision", **{"pass": "train"})
+    memory = Figure("Peak memory, training", "patches", "MiB", _lines(rows, "memory", MIB), log_x=True, log_y=True)
+    return [*panels, memory]
 
 
 def _decode_tables(result: Result) -> list[Table]:
@@ -181,6 +221,9 @@ ABOUT = {
     "profile": "One call under torch's profiler: the time of each operator without those that it calls; operators "
     "below 2 % are added up. Above them the limits: the useful operations and the tensors of {heads} heads of width "
     "{head_dim} alone.",
+    "vision": "A vision transformer of {layers} layers, width 64 and 4 heads reads one picture in patches of {patch} x "
+    "{patch} pixels, from {pixels[0]} to {pixels[-1]} pixels along a side; a training step is forward, backward and "
+    "AdamW. Diag and T2 attend inside windows of at most 8 x 8 patches first. Softmax is torch's fused one.",
 }
 
 
@@ -215,6 +258,8 @@ def bench_figures(result: Any) -> dict[str, list[Figure]]:
     if result["bench"] == "model":
         rates = [_figure(result, "steps per second", "model", which) for which in ("train", "inference")]
         return {"model": rates, "layer": [_layer_figure(result, key) for key in ("seconds", "memory")]}
+    if result["bench"] == "vision":
+        return {"vision": _vision_figures(result)}
     if result["bench"] == "profile":
         return {}
     core = pick_bench_rows(result, table="core", batch=min(row["batch"] for row in result["rows"]))

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from linnet.bench.measure import Bench
     from linnet.screen import Screen
 
-KINDS = ("ops", "model", "decode", "profile")
+KINDS = ("ops", "model", "decode", "profile", "vision")
 What = Annotated[
     list[str],
     typer.Argument(
         help="One or more of: ops (attention alone, every backend and other libraries), model (training steps of a "
-        "small model, and one layer), decode (one more token), profile (where the time goes). Or peers: linnet's "
+        "small model, and one layer), decode (one more token), profile (where the time goes), vision (a "
+        "picture of 32 to 1,024 pixels; --lengths are then pixels). Or peers: linnet's "
         "mechanisms against other libraries' implementations of the same, at 2,048 tokens.",
         metavar="WHAT...",
     ),
@@ -86,11 +87,13 @@ def bench_command(
         _check_folder(out)
     allocator = "what is freed is kept" if keep_machine_memory() else "the system's default"
     effort = Effort(2, 0.002, 1.0, 256) if quick else Effort(5, 0.05, 3.0, 2048)
+    pictures = effort if quick else Effort(3, 0.05, 20.0, 2048)  # large ones take seconds
     plans = {
         "ops": lambda: _ops(sizes, quick, peers, only),
         "model": lambda: _model(sizes, quick, compiled, only),
         "decode": lambda: _decode(sizes, quick, only),
         "profile": lambda: _profile(quick, only),
+        "vision": lambda: _vision(sizes, quick, only),
     }
     results: dict[str, Any] = {}
     for name in dict.fromkeys(what):
@@ -99,7 +102,13 @@ def bench_command(
             raise InputError(f"--only is {only!r}: nothing has {only!r} in its name")
         bench = bench._replace(settings={**bench.settings, "allocator": allocator, "quick": quick})
         words = _given(quick, lengths, only, peers, compiled, threads)
-        results[name] = _run(bench, effort, out, shlex.join(["linnet", "bench", name, *words]), Screen(quiet=json))
+        results[name] = _run(
+            bench,
+            pictures if name == "vision" else effort,
+            out,
+            shlex.join(["linnet", "bench", name, *words]),
+            Screen(quiet=json),
+        )
         if not json:
             _print(results[name])
         if not results[name]["complete"]:
@@ -144,6 +153,12 @@ def _profile(quick: bool, only: str) -> "Bench":
     from linnet.bench.profile import profile_bench
 
     return profile_bench(quick, only)
+
+
+def _vision(sizes: list[int] | None, quick: bool, only: str) -> "Bench":
+    from linnet.bench.vision import vision_bench
+
+    return vision_bench(sizes, quick, only)
 
 
 def _sizes(lengths: str | None) -> list[int] | None:
