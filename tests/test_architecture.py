@@ -59,6 +59,7 @@ CROSS_CUTTING = (
     "attention/test_memory.py",  # peak memory of every mechanism that claims less than quadratic
     "attention/test_options.py",  # options of norm, diag, softmax and of the projections around them
     "attention/test_step.py",  # the one-kernel decoding step of every mechanism that has one
+    "data/images/test_readers.py",  # every layout of pictures
     "data/lra/test_readers.py",  # every public layout of the data sets of the Long Range Arena
     "ops/cpu/test_features.py",  # features and SRMS inside the kernels: linear, norm and rotate together
     "ops/cpu/test_saved.py",  # every kernel whose saved tensors were changed before the backward pass

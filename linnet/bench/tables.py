@@ -222,7 +222,7 @@ ABOUT = {
     "below 2 % are added up. Above them the limits: the useful operations and the tensors of {heads} heads of width "
     "{head_dim} alone.",
     "vision": "A vision transformer of {layers} layers, width 64 and 4 heads reads one picture in patches of {patch} x "
-    "{patch} pixels, from {pixels[0]} to {pixels[-1]} pixels along a side; a training step is forward, backward and "
+    "{patch} pixels; the sides have {pixels} pixels. A training step is forward, backward and "
     "AdamW. Diag and T2 attend inside windows of at most 8 x 8 patches first. Softmax is torch's fused one.",
 }
 
