@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from linnet.registry import STUDY
 from linnet.studies.base import LLN
-from linnet.studies.pictured import SYSTEMS, Pictured, picture_rows
+from linnet.studies.pictured import FIRST, SYSTEMS, Pictured, picture_rows
 from linnet.studies.trained import Scale
 from linnet.studies.vision import SHORT
 
@@ -20,4 +20,4 @@ class LlnVit(Pictured):
         "cpu": Scale("dogs_vs_cats", "_vit_small", SHORT),
         "paper": Scale("lln_vit", "_vit"),
     }
-    rows = picture_rows(*SYSTEMS)
+    rows = (*picture_rows(*FIRST), *picture_rows(*(name for name in SYSTEMS if name not in FIRST), scales=("paper",)))

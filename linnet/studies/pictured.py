@@ -32,6 +32,7 @@ SYSTEMS = {  # name in the table: beginning of the preset's name, changes
     "nystromformer": ("nystromformer",),
     "linformer": ("linformer",),
 }
+FIRST = ("softmax", "1+elu", "norm", "T2", "lln", "lln_diag")  # those that ran; the other rows are planned
 READINGS = (  # column, instrument, value
     ("local area", "local_score", "area"),
     ("entropy, share of the largest", "entropy", "relative"),
@@ -48,9 +49,9 @@ MORE_LOCAL = (
 )
 
 
-def picture_rows(*names: str, seeds: int = 1) -> tuple[Row, ...]:
+def picture_rows(*names: str, scales: tuple[str, ...] = ("cpu", "paper")) -> tuple[Row, ...]:
     """The rows of these systems."""
-    return tuple(Row(name, SYSTEMS[name][0], SYSTEMS[name][1:], seeds) for name in names)
+    return tuple(Row(name, SYSTEMS[name][0], SYSTEMS[name][1:], scales=scales) for name in names)
 
 
 class Pictured(Trained):

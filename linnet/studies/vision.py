@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from linnet.registry import STUDY
-from linnet.studies.pictured import SYSTEMS, Pictured, picture_rows
+from linnet.studies.pictured import FIRST, Pictured, picture_rows
 from linnet.studies.trained import Scale
 
 SHORT = (
@@ -23,4 +23,5 @@ class Vision(Pictured):
     paper, item = "linnet", "vision"
     data = "CIFAR-10 in color"
     scales: ClassVar = {"cpu": Scale("cifar10", "_vit_small", SHORT)}
-    rows = picture_rows(*SYSTEMS)
+    core_hours = 0.53
+    rows = picture_rows(*FIRST)
