@@ -44,7 +44,7 @@ def local_score_curve(view: View) -> Tensor:
     B, H, N = view.shape
     total, count = torch.zeros(B, H, len(THRESHOLDS), dtype=torch.float64), torch.zeros(B, H, 1, dtype=torch.float64)
     for start, A in view.stochastic():
-        order = joined(view, start, start + A.shape[2]).expand(A.shape)
+        order = _joined(view, start, start + A.shape[2]).expand(A.shape)
         mass = torch.empty_like(A).scatter_(3, order, A).cumsum(dim=3).cummax(dim=3).values  # signed mass can fall
         asked = (THRESHOLDS - SLACK).expand(*A.shape[:3], -1).contiguous()
         size = (torch.searchsorted(mass, asked) + 1).clamp(max=N)  # M41
@@ -60,7 +60,7 @@ def local_share_curve(view: View) -> Tensor:
     size = (THRESHOLDS * N - SLACK).ceil().long()  # how many tokens a share of the sequence has: 0 to N
     total, count = torch.zeros(B, H, len(size), dtype=torch.float64), torch.zeros(B, H, 1, dtype=torch.float64)
     for start, A in view.stochastic():
-        order = joined(view, start, start + A.shape[2]).expand(A.shape)
+        order = _joined(view, start, start + A.shape[2]).expand(A.shape)
         mass = torch.nn.functional.pad(torch.empty_like(A).scatter_(3, order, A).cumsum(dim=3), (1, 0))  # (B,H,R,N+1)
         there = ~A[..., :1].isnan()
         total += torch.where(there, mass[..., size], 0).sum(dim=2)  # M55
@@ -76,7 +76,7 @@ def _neighborhood(start: int, stop: int, N: int) -> Tensor:
     return torch.where(distance <= border, 2 * distance - (s < t).long(), border + distance)
 
 
-def joined(view: View, start: int, stop: int) -> Tensor:
+def _joined(view: View, start: int, stop: int) -> Tensor:
     """(stop-start, N): when key s joins the neighborhood of query t: along the sequence, or across the picture."""
     if view.places is None:
         return _neighborhood(start, stop, view.shape[2])

@@ -225,3 +225,21 @@ def test_bad_weights_are_refused_in_one_line(instrument, weights, line):
 
 def test_half_precision_may_differ_by_its_rounding():
     assert entropy(random(n=128).bfloat16()).item() == pytest.approx(entropy(random(n=128)).item(), abs=0.05)
+
+
+def test_the_neighborhood_of_a_patch_grows_by_distance():
+    """On a 3 x 3 grid: all weight on the patch above counts as one of the nearest five, though three tokens away."""
+    from linnet.instruments.base import View
+    from linnet.instruments.local_score import local_score_curve
+
+    grid = torch.stack((torch.arange(9) // 3, torch.arange(9) % 3), dim=1).double()
+    A = torch.eye(9, dtype=torch.float64)
+    A[4] = 0
+    A[4, 1] = 1.0  # the middle reads the patch above it
+
+    def sizes(places):
+        view = View("x", (1, 1, 9), False, lambda start, stop: A[None, None, start:stop], places=places)
+        return float(local_score_curve(view)[0, 0, -1]) * 9 * 9 - 8  # what the middle alone needs: the others need 1
+
+    assert 2 <= round(sizes(grid)) <= 5
+    assert round(sizes(None)) == 6  # along the sequence: itself, two on each side, then this one
