@@ -1,4 +1,4 @@
-"""Text corpora in three splits: the source code of Python's standard library, WikiText, or the user's files.
+"""Text corpora in three splits: the source code of Python's standard library, WikiText, enwik8, or the user's files.
 
 A document is stored as checked UTF-8 bytes with `\\n` line ends. The SHA-256 of a split depends only on its content,
 not on where the files are, so a run can record what it was trained on.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from linnet.data.enwik8 import default_enwik8, read_enwik8
 from linnet.errors import InputError, unknown_name_error
 
 SPLITS = ("train", "valid", "test")
@@ -113,10 +114,11 @@ def load_corpus(
     test_path: str | Path | None = None,
     skip_bad: bool = False,
 ) -> Corpus:
-    """Read the corpus `stdlib`, `wikitext` or `text`.
+    """Read the corpus `stdlib`, `wikitext`, `enwik8` or `text`.
 
-    `path` is the folder of `wiki.*.tokens` for `wikitext` (default: `wikitext-2` in LINNET_DATA), and the
-    file or folder of text for `text`. A missing, empty, binary or non-UTF-8 file raises InputError.
+    `path` is the folder of `wiki.*.tokens` for `wikitext` (default: `wikitext-2` in LINNET_DATA), that of `enwik8` or
+    `enwik8.xz` for `enwik8` (default: `enwik8` in LINNET_DATA), and the file or folder of text for `text`. A missing,
+    empty, binary or non-UTF-8 file raises InputError.
 
     For `text`, `valid_path` and `test_path` name the text of these splits. A split without its own path is held out
     of `path`: "files" takes whole files by the hash of their names, "parts" takes the end of every file, and "auto"
@@ -127,12 +129,15 @@ def load_corpus(
         return _stdlib()
     if corpus == "wikitext":
         return _wikitext(Path(path) if path is not None else default_wikitext_corpus())
+    if corpus == "enwik8":
+        data = read_enwik8(Path(path) if path is not None else default_enwik8())
+        return Corpus("enwik8", {split: [Document("enwik8", part)] for split, part in data.items()})
     if corpus == "text":
         if path is None:
             raise InputError("data.path is not set: the corpus 'text' needs a text file or folder")
         own = {"valid": valid_path, "test": test_path}
         return _text(Path(path), held_out, {split: Path(p) for split, p in own.items() if p is not None}, skip_bad)
-    raise unknown_name_error("corpus", corpus, ("stdlib", "wikitext", "text"))
+    raise unknown_name_error("corpus", corpus, ("stdlib", "wikitext", "enwik8", "text"))
 
 
 def read_corpus_document(path: Path, name: str) -> Document:

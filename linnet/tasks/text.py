@@ -11,6 +11,7 @@ from pydantic import Field
 
 from linnet.config import DataSettings, Place, RunConfig, short_config_value
 from linnet.data.corpora import SPLITS, Corpus, default_wikitext_corpus, load_corpus
+from linnet.data.enwik8 import default_enwik8
 from linnet.data.packing import Blocks, Stream, open_packed_stream
 from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2_tokenizer
 from linnet.errors import InputError
@@ -23,7 +24,7 @@ _made: dict[tuple[object, ...], Tokenizer] = {}  # the last one, since the runs 
 class TextData(DataSettings):
     """The text, how it becomes tokens, and the length of a sample."""
 
-    corpus: Literal["stdlib", "wikitext", "text"] = "stdlib"
+    corpus: Literal["stdlib", "wikitext", "enwik8", "text"] = "stdlib"
     path: Place = None
     valid_path: Place = None
     test_path: Place = None
@@ -67,10 +68,12 @@ class TextTask(Task):
 
     @staticmethod
     def places(data: TextData) -> dict[str, Path]:
-        """The folders of WikiText-2 and of GPT-2's files in LINNET_DATA, if needed."""
+        """The folders of WikiText-2, enwik8 and GPT-2's files in LINNET_DATA, if needed."""
         found = {}
         if data.corpus == "wikitext" and data.path is None:
             found["path"] = default_wikitext_corpus()
+        if data.corpus == "enwik8" and data.path is None:
+            found["path"] = default_enwik8()
         if data.tokenizer == "gpt2" and data.tokenizer_path is None:
             found["tokenizer_path"] = default_gpt2_tokenizer()
         return found

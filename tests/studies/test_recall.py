@@ -53,8 +53,11 @@ def test_the_table_has_the_mean_and_the_range():
     assert lines[0] == "| mechanism | parameters | seeds | 4 pairs | 8 pairs | seconds |"
     assert lines[2] == "| softmax | 1,234 | 2 | 99.0 (98.0 to 100.0) | 85.0 (80.0 to 90.0) | 5 |"
     assert lines[3] == "| elu | 1,234 | 1 | 50.0 | 25.0 | 5 |"
-    assert "4 or 8 pairs each; guessing gives 5.0." in lines[-1]
-    assert "`linnet reproduce recall --scale cpu`" in lines[-1]
+    assert "4 or 8 pairs each; guessing gives 5.0." in lines[5]
+    assert "`linnet reproduce recall --scale cpu`" in lines[5]
+    assert lines[7].startswith("Planned and not run, about 0.0 core-hours more: `cosformer-seed0`, ")
+    assert "`elu-seed1`" in lines[7]
+    assert "`elu-seed0`" not in lines[7]
 
 
 def test_the_best_comes_first():

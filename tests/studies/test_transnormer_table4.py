@@ -45,6 +45,6 @@ def test_a_claim_needs_several_seeds_on_both_sides():
 
 def test_rows_are_in_the_order_of_the_first_seed_of_every_row():
     order = [(study_run.row.name, study_run.seed) for study_run in STUDIED.study_runs("cpu")]
-    assert [seed for _, seed in order] == [0] * 15 + [1] * 3 + [2] * 3
-    assert order[15:18] == [("T2", 1), ("vanilla", 1), ("vanilla with LRPE", 1)]
-    assert len(STUDIED.study_runs("cpu", seeds=1)) == 15
+    assert [seed for _, seed in order] == [0] * 16 + [1] * 4 + [2] * 4
+    assert order[16:19] == [("T2", 1), ("vanilla", 1), ("vanilla with LRPE", 1)]
+    assert len(STUDIED.study_runs("cpu", seeds=1)) == 16
