@@ -8,7 +8,7 @@ from typing import Any
 
 from linnet.config import RunConfig, load_recipe_config, parse_config, short_config_value
 from linnet.errors import InputError, LinnetError
-from linnet.models.presets import preset_config
+from linnet.models.presets import is_resolved_preset, preset, preset_config
 from linnet.registry import TASK
 from linnet.storage import check_run_links
 
@@ -109,8 +109,12 @@ def check_config_difference(begun: RunConfig, planned: RunConfig, also: Iterable
         if then[key] != now[key]:
             return f"{key} is {short_config_value(now[key])}, not {short_config_value(then[key])}"
     fields = {key: value for key, value in begun.model.items() if key != "options"}  # options follow from the layers
-    same = preset_config({**fields, **planned.model}) == preset_config(begun.model)
-    return None if same else "the model differs"
+    table = {**fields, **planned.model}
+    if "preset" in planned.model and not is_resolved_preset(planned.model):
+        found = preset(table.pop("preset"), **table)  # the plan's options change those of the preset
+    else:
+        found = preset_config(table)
+    return None if found == preset_config(begun.model) else "the model differs"
 
 
 def check_resumed_data(folder: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -129,6 +129,16 @@ def test_a_run_with_other_settings_than_the_study_has_now_is_not_taken_for_its_o
     assert not (tmp_path / "results").exists()
 
 
+def test_a_run_with_changed_options_is_taken_up_again(tiny, monkeypatch, tmp_path):
+    """The options of the plan change those of the preset, and do not replace them."""
+    row = ROWS[0]._replace(sets=(*ROWS[0].sets, "model.options.diag.block=32"))
+    monkeypatch.setattr(type(tiny), "rows", (row,))
+    first = tiny.study_runs("cpu")[0]
+    start_run(first.config, tmp_path / "runs" / first.name, QUIET)
+    tiny.make(Request(), tmp_path / "runs", tmp_path / "results", QUIET)
+    assert tiny.read(tmp_path / "results")[0]["model"]["options"]["diag"]["block"] == 32
+
+
 def test_a_shared_run_is_scored_once(tiny: Perplexity, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(type(tiny), "shared", "several")
     monkeypatch.setattr(type(tiny), "scored_batches", 1)
