@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from linnet.studies.base import TRANSNORMER
 from linnet.studies.claims import Claim, Comparison, claims_of_rows
 from linnet.studies.records import Record, records_by_row
 from linnet.studies.systems import NORM_CONFOUND, system
+from linnet.studies.trained import Row
 from linnet.studies.watched import Watched, watched_budget, watched_head_readings, watched_mean_text
 
 COLUMNS = ("system", "local area", "first half of the layers", "second half", "entropy, share of the largest")
@@ -33,10 +34,11 @@ class Figure2(Watched):
     title = "Attention dilution: locally accumulated scores and attention maps, as in TransNormer's Figure 2"
     paper, item = TRANSNORMER, "Figure 2"
     picture = "locally accumulated attention"
-    core_hours = 1.4
-    rows = tuple(map(system, ("vanilla", "1+elu", "T1", "T2", "norm only")))
+    core_hours: ClassVar[float | None] = 1.4
+    rows: ClassVar[Sequence[Row]] = tuple(map(system, ("vanilla", "1+elu", "T1", "T2", "norm only")))
     instruments = ("local_score", "entropy")
     map_size = 64
+    comparisons: ClassVar[Sequence[Comparison]] = CLAIMS
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
         """One line per system."""
@@ -79,7 +81,7 @@ class Figure2(Watched):
             name: [statistics.fmean(watched_head_readings(run, "local_score", "area")) for run in runs]
             for name, runs in records_by_row(records).items()
         }
-        return claims_of_rows(CLAIMS, found, digits=3)
+        return claims_of_rows(self.comparisons, found, digits=3)
 
 
 def _uniform_area(analysis: Record) -> float:

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
+from typing import ClassVar
 
 from linnet.figures.figure import Figure, Series
 from linnet.figures.table import Table
@@ -30,9 +31,15 @@ class Table2(Watched):
     title = "Relative standard deviation of gradients, as in TransNormer's Table 2"
     paper, item = TRANSNORMER, "Table 2"
     picture = "norm of the gradient against steps"
-    core_hours = 0.56
-    rows = (system("vanilla"), system("1+elu"), Row("performer", "performer"), system("norm only"))
+    core_hours: ClassVar[float | None] = 0.56
+    rows: ClassVar[Sequence[Row]] = (
+        system("vanilla"),
+        system("1+elu"),
+        Row("performer", "performer"),
+        system("norm only"),
+    )
     instruments = ("gradient_deviation",)
+    comparisons: ClassVar[Sequence[Comparison]] = CLAIMS
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
         """One line per system, the largest deviation first."""
@@ -40,7 +47,7 @@ class Table2(Watched):
         for name, runs in records_by_row(records).items():
             found = [run["analysis"]["gradients"]["deviation"] for run in runs]
             layers = [x for run in found for x in run[1:]]
-            whole, late = statistics.fmean(run[0] for run in found), statistics.fmean(map(_after_warmup, runs))
+            whole, late = statistics.fmean(run[0] for run in found), statistics.fmean(map(table2_after_warmup, runs))
             numbers = (whole, min(layers), max(layers), late)
             rows.append((whole, [name, str(len(runs)), *(f"{x:.3f}" for x in numbers)]))
         table = Table(self.title, COLUMNS, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
@@ -60,10 +67,10 @@ class Table2(Watched):
             name: [run["analysis"]["gradients"]["deviation"][0] for run in runs]
             for name, runs in records_by_row(records).items()
         }
-        return claims_of_rows(CLAIMS, found, digits=3)
+        return claims_of_rows(self.comparisons, found, digits=3)
 
 
-def _after_warmup(run: Record) -> float:
+def table2_after_warmup(run: Record) -> float:
     """The deviation over the updates after the warm-up alone."""
     late = [entry for entry in run["curve"] if entry["step"] > run["config"]["train"]["warmup"]]
     found = gradient_deviation_of_records(late)

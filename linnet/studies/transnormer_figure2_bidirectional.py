@@ -1,0 +1,34 @@
+"""TransNormer's Figure 2 with masked models, and with NormAttention in the frame of the attentions beside it."""
+
+from typing import ClassVar
+
+from linnet.registry import STUDY
+from linnet.studies.ablation import SCALES, SCORED, SHARED, ablation_rows, uniform_ablation
+from linnet.studies.claims import Comparison
+from linnet.studies.transnormer_figure2 import Figure2
+
+ELU, VANILLA, NORM, T2 = "1+elu", "vanilla", "NormAttention", "T2"
+
+
+@STUDY.add("transnormer-figure2-bidirectional")
+class Figure2Bidirectional(Figure2):
+    """Vanilla, 1+elu and NormAttention differ in the attention alone; T1, T2 and "norm only" also in frame and LRPE."""
+
+    title = "Attention dilution in masked models, as in TransNormer's Figure 2"
+    core_hours = None
+    scales: ClassVar = SCALES
+    shared = SHARED
+    scored_batches = SCORED
+    rows = (
+        *ablation_rows(VANILLA, VANILLA, seeds=3),
+        *ablation_rows(ELU, ELU, seeds=3),
+        *ablation_rows(NORM, ELU, uniform_ablation("norm"), ("model.options.norm.positions=none",), seeds=3),
+        *ablation_rows(T2, T2, seeds=3),
+        *ablation_rows("T1", "T1", seeds=3),
+        *ablation_rows("norm only", "norm only"),
+    )
+    comparisons = (
+        Comparison("Softmax attention is more local than 1+elu, which dilutes", VANILLA, ELU),
+        Comparison("NormAttention, in the same frame, is more local than 1+elu", NORM, ELU),
+        Comparison("TransNormer T2, as a whole, is more local than 1+elu", T2, ELU),
+    )
