@@ -17,8 +17,9 @@ from linnet.studies.trained import Row, Scale
 
 LAYERS = {"cpu": 4, "paper": 12}
 WIDTHS = {"cpu": {"glu": 170, "ffn": 256}, "paper": {"glu": 2048, "ffn": 3072}}  # of equal numbers of parameters
-# Chosen by the study mlm-rates. A system that it does not have uses the rate of the nearest one.
-RATES = {"T2": 3e-3, "T1": 3e-3, "vanilla": 3e-3, "1+elu": 3e-3, "norm only": 3e-3, "Performer": 3e-3}
+# Chosen by the study mlm-rates; a system that it does not have uses the rate of the one that it is like.
+RATES = {"T2": 6e-3, "T1": 6e-3, "vanilla": 6e-3, "1+elu": 6e-3, "NormAttention": 3e-3, "norm only": 6e-3}
+RATES |= {"Performer": RATES["vanilla"]}
 SMALL = ("model.options.diag.dropout=0.0", "model.options.softmax.dropout=0.0")  # no token is seen twice
 SCALES = {"cpu": Scale("mlm_small", "_roberta_small", SMALL), "paper": Scale("transnormer_roberta", "_roberta")}
 SHARED, SCORED = "ablations", 25  # the folder of the runs; batches that score a run, the same for all
@@ -50,10 +51,16 @@ def ablation_rows(
         kind = ffn or ("glu" if preset in GATED else "ffn")
         width = (f"model.ffn_width={WIDTHS[scale][kind]}",) if ffn or scale == "cpu" else ()
         gate = (f"model.ffn={ffn}", f"model.activation={'silu' if ffn == 'glu' else 'gelu'}") if ffn else ()
-        rate = (f"train.lr={RATES[like]}",) if scale == "cpu" else ()
+        rate = (f"train.lr={RATES.get(name, RATES[like])}",) if scale == "cpu" else ()
         own = (f"model.layers={json.dumps(layers(L))}",) if layers else ()
         found.append(Row(name, preset, (*rate, *width, *gate, *own, *sets), seeds, scales=(scale,)))
     return tuple(found)
+
+
+def norm_ablation_rows(seeds: int = 1) -> tuple[Row, ...]:
+    """NormAttention without relative positions in the frame of 1+elu, from which it then differs in nothing else."""
+    plain = ("model.options.norm.positions=none",)
+    return ablation_rows("NormAttention", "1+elu", uniform_ablation("norm"), plain, seeds=seeds)
 
 
 class Ablation(Perplexity):

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from linnet.figures.table import Table
 from linnet.registry import STUDY
-from linnet.studies.ablation import SCORED, SMALL, ablation_budget, ablation_rows, uniform_ablation
+from linnet.studies.ablation import SCORED, SMALL, ablation_budget, ablation_rows, norm_ablation_rows
 from linnet.studies.perplexity import Perplexity
 from linnet.studies.records import Record
 from linnet.studies.trained import Row, Scale
@@ -17,10 +17,7 @@ SYSTEMS = ("T2", "vanilla", "1+elu", "NormAttention")
 
 def _rows(name: str) -> tuple[Row, ...]:
     """The system at each rate."""
-    if name == "NormAttention":
-        row, _ = ablation_rows(name, "1+elu", uniform_ablation("norm"), ("model.options.norm.positions=none",))
-    else:
-        row, _ = ablation_rows(name, name)
+    row, _ = norm_ablation_rows() if name == "NormAttention" else ablation_rows(name, name)
     return tuple(row._replace(name=f"{name} at {rate:g}", sets=(*row.sets, f"train.lr={rate}")) for rate in GRID)
 
 
@@ -41,7 +38,7 @@ def _by_system(records: Sequence[Record]) -> Mapping[str, Mapping[float, float]]
 
 @STUDY.add("mlm-rates")
 class MlmRates(Perplexity):
-    """A quarter of the steps of mlm_small, one seed; the schedule is cut to them."""
+    """About a fifth of the steps of mlm_small, one seed; the schedule is cut to them."""
 
     title = "Learning rates of mlm_small"
     paper, item = "linnet", "mlm_small"

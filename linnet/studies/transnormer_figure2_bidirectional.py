@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from linnet.registry import STUDY
-from linnet.studies.ablation import SCALES, SCORED, SHARED, ablation_rows, uniform_ablation
+from linnet.studies.ablation import SCALES, SCORED, SHARED, ablation_rows, norm_ablation_rows
 from linnet.studies.claims import Comparison
 from linnet.studies.transnormer_figure2 import Figure2
 
@@ -22,7 +22,7 @@ class Figure2Bidirectional(Figure2):
     rows = (
         *ablation_rows(VANILLA, VANILLA, seeds=3),
         *ablation_rows(ELU, ELU, seeds=3),
-        *ablation_rows(NORM, ELU, uniform_ablation("norm"), ("model.options.norm.positions=none",), seeds=3),
+        *norm_ablation_rows(seeds=3),
         *ablation_rows(T2, T2, seeds=3),
         *ablation_rows("T1", "T1", seeds=3),
         *ablation_rows("norm only", "norm only"),

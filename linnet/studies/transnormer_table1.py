@@ -1,12 +1,12 @@
 """TransNormer's Table 1: linear attention with its denominator, without it, and with a norm in its place."""
 
 from linnet.registry import STUDY
-from linnet.studies.ablation import Ablation, ablation_rows, uniform_ablation
+from linnet.studies.ablation import Ablation, ablation_rows, norm_ablation_rows, uniform_ablation
 from linnet.studies.claims import Comparison
 
 ELU, BARE, NORM = "1+elu", "1+elu without denominator", "NormAttention"
 LRPE = ("model.options.elu.positions=lrpe",)
-PLAIN, UNDIVIDED = ("model.options.norm.positions=none",), "model.options.elu.normalize=false"
+UNDIVIDED = "model.options.elu.normalize=false"
 
 
 @STUDY.add("transnormer-table1")
@@ -18,7 +18,7 @@ class Table1(Ablation):
     rows = (
         *ablation_rows(ELU, "1+elu", seeds=3),
         *ablation_rows(BARE, "1+elu", sets=(UNDIVIDED,), seeds=3),
-        *ablation_rows(NORM, "1+elu", uniform_ablation("norm"), PLAIN, seeds=3),
+        *norm_ablation_rows(seeds=3),
         *ablation_rows(f"{ELU}, T2 frame", "norm only", uniform_ablation("elu"), LRPE),
         *ablation_rows(f"{BARE}, T2 frame", "norm only", uniform_ablation("elu"), (*LRPE, UNDIVIDED)),
         *ablation_rows("norm only", "norm only"),

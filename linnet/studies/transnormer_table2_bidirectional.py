@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from linnet.registry import STUDY
-from linnet.studies.ablation import SCALES, SCORED, SHARED, ablation_rows, uniform_ablation
+from linnet.studies.ablation import SCALES, SCORED, SHARED, ablation_rows, norm_ablation_rows
 from linnet.studies.claims import Claim, Comparison, claims_of_rows
 from linnet.studies.records import Record, records_by_row
 from linnet.studies.transnormer_table2 import Table2, table2_after_warmup
@@ -29,7 +29,7 @@ class Table2Bidirectional(Table2):
     rows = (
         *ablation_rows(VANILLA, VANILLA, seeds=3),
         *ablation_rows(ELU, ELU, seeds=3),
-        *ablation_rows(NORM, ELU, uniform_ablation("norm"), ("model.options.norm.positions=none",), seeds=3),
+        *norm_ablation_rows(seeds=3),
         *ablation_rows("Performer", "Performer"),
     )
     comparisons = COMPARISONS
