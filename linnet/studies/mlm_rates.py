@@ -42,6 +42,7 @@ class MlmRates(Perplexity):
 
     title = "Learning rates of mlm_small"
     paper, item = "linnet", "mlm_small"
+    core_hours = 0.48
     scales: ClassVar = {"cpu": Scale("mlm_small", "_roberta_small", (*SMALL, "train.steps=125", "train.warmup=25"))}
     scored_batches = SCORED
     rows = tuple(row for name in SYSTEMS for row in _rows(name))
