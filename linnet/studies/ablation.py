@@ -12,13 +12,13 @@ from linnet.studies.base import TRANSNORMER
 from linnet.studies.claims import Claim, Comparison, claims_of_rows
 from linnet.studies.perplexity import Perplexity
 from linnet.studies.records import Record, record_versions, records_by_row
-from linnet.studies.systems import PARTS, SYSTEMS
+from linnet.studies.systems import SYSTEMS
 from linnet.studies.trained import Row, Scale
 
 LAYERS = {"cpu": 4, "paper": 12}
 WIDTHS = {"cpu": {"glu": 170, "ffn": 256}, "paper": {"glu": 2048, "ffn": 3072}}  # of equal numbers of parameters
 # Chosen by the study mlm-rates; a system that it does not have uses the rate of the one that it is like.
-RATES = {"T2": 6e-3, "T1": 6e-3, "vanilla": 6e-3, "1+elu": 6e-3, "NormAttention": 3e-3, "norm only": 6e-3}
+RATES = {"T2": 6e-3, "T1": 6e-3, "vanilla": 6e-3, "1+elu": 6e-3, "NormAttention": 3e-3}
 RATES |= {"Performer": RATES["vanilla"]}
 SMALL = ("model.options.diag.dropout=0.0", "model.options.softmax.dropout=0.0")  # no token is seen twice
 SCALES = {"cpu": Scale("mlm_small", "_roberta_small", SMALL), "paper": Scale("transnormer_roberta", "_roberta")}
@@ -45,7 +45,7 @@ def ablation_rows(
 
     At the CPU scale it has the learning rate of the other, and an FFN of that scale's width.
     """
-    preset = {**SYSTEMS, **PARTS}[like]
+    preset = SYSTEMS[like]
     found = []
     for scale, L in LAYERS.items():
         kind = ffn or ("glu" if preset in GATED else "ffn")

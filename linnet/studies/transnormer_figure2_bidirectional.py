@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from linnet.registry import STUDY
-from linnet.studies.ablation import SCALES, SCORED, SHARED, ablation_rows, norm_ablation_rows
+from linnet.studies.ablation import SCALES, SCORED, SHARED, ablation_rows, norm_ablation_rows, uniform_ablation
 from linnet.studies.claims import Comparison
 from linnet.studies.transnormer_figure2 import Figure2
 
@@ -12,7 +12,7 @@ ELU, VANILLA, NORM, T2 = "1+elu", "vanilla", "NormAttention", "T2"
 
 @STUDY.add("transnormer-figure2-bidirectional")
 class Figure2Bidirectional(Figure2):
-    """Vanilla, 1+elu and NormAttention differ in the attention alone; T1, T2 and "norm only" also in frame and LRPE."""
+    """Vanilla, 1+elu and NormAttention differ in the attention alone; the rest also in frame and LRPE."""
 
     title = "Attention dilution in masked models, as in TransNormer's Figure 2"
     core_hours = None
@@ -25,7 +25,7 @@ class Figure2Bidirectional(Figure2):
         *norm_ablation_rows(seeds=3),
         *ablation_rows(T2, T2, seeds=3),
         *ablation_rows("T1", "T1", seeds=3),
-        *ablation_rows("norm only", "norm only"),
+        *ablation_rows("T2, no diag", T2, uniform_ablation("norm"), seeds=3),
     )
     comparisons = (
         Comparison("Softmax attention is more local than 1+elu, which dilutes", VANILLA, ELU),
