@@ -41,6 +41,7 @@ class MlmPlateau(Perplexity):
 
     title = "The plateau of masked language models"
     paper, item = "linnet", "mlm_small"
+    core_hours = 0.4
     scales: ClassVar = {
         "cpu": Scale("mlm_small", "_roberta_small", (*SMALL, "train.steps=200", "train.warmup=40", "train.lr=3e-3"))
     }
