@@ -30,6 +30,14 @@ def test_a_batch_is_the_text_with_gaps(task):
     assert "key_mask" not in batch
 
 
+def test_a_recipe_chooses_the_share_of_masked_tokens(config):
+    usual = config("masked_lm")
+    more = usual.model_copy(update={"data": usual.data.model_copy(update={"mask_rate": 0.4})})
+    samples = np.arange(30)
+    batch = TASK["masked_lm"](more).batch("train", samples, np.zeros_like(samples))
+    assert len(batch["select"]) / batch["ids"].numel() == pytest.approx(0.4, abs=0.03)
+
+
 def test_masks_change_with_the_epoch_and_are_a_function_of_it(task):
     samples = np.array([4, 2])
     first, again, other = (task.batch("train", samples, np.array([e, e])) for e in (0, 0, 1))
