@@ -16,6 +16,7 @@ _HOMES = {
     "list_models": "linnet.models.presets",
     "load_model": "linnet.models.loading",
     "MultiheadAttention": "linnet.attention.multihead",
+    "replace_attention": "linnet.attention.replace",
 }
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "list_attention",
     "list_models",
     "load_model",
+    "replace_attention",
 ]
 
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from linnet.attention.projections import Projections
+from linnet.attention.projections import (
+    Device,
+    Projections,
+    Type,
+    attention_on_device,
+    check_attention_causal,
+    check_attention_count,
+)
 from linnet.attention.rows import Kernel, weight_rows
 from linnet.config import Settings, parse_config_section
 from linnet.errors import InputError, UnsupportedError
@@ -249,52 +256,45 @@ def share_heads_in_attention(x: Tensor, q: Tensor) -> Tensor:
     return x if times == 1 else x.repeat_interleave(times, dim=1)
 
 
-def check_attention_count(name: str, value: object) -> None:
-    """A one-line error unless `value` is a whole number of at least 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} is {value!r}: it must be a whole number of at least 1")
-
-
-def create_attention(name: str, *, heads: int, head_dim: int, causal: bool, **options: Any) -> Core:
+def create_attention(
+    name: str, *, heads: int, head_dim: int, causal: bool, device: Device = None, dtype: Type = None, **options: Any
+) -> Core:
     """The core of a mechanism by name: o = core(q, k, v, key_mask=None, segments=None)."""
     cls: type[Core] = ATTENTION[name]
     if not cls.core_form:
         raise UnsupportedError(f"{name} is a mixer only, with its own projections: create_mixer builds it")
     check_attention_count("heads", heads)
     check_attention_count("head_dim", head_dim)
-    _check_causal(causal)
-    return cls(heads, head_dim, causal, parse_config_section(cls.Options, options, name))
+    check_attention_causal(causal)
+    with attention_on_device(device):
+        return cls(heads, head_dim, causal, parse_config_section(cls.Options, options, name)).to(dtype)
 
 
-def create_mixer(name: str, *, width: int, heads: int, causal: bool, **options: Any) -> Mixer:
-    """A mechanism with its projections by name: y = mixer(x, key_mask=None, segments=None)."""
+def create_mixer(
+    name: str, *, width: int, heads: int, causal: bool, bias: bool = True, device: Device = None, dtype: Type = None,
+    **options: Any,
+) -> Mixer:  # fmt: skip
+    """A mechanism with its projections by name: y = mixer(x, key_mask=None, segments=None).
+
+    `bias` is that of the projections.
+    """
     cls: type[Core] = ATTENTION[name]
     check_attention_count("width", width)
     check_attention_count("heads", heads)
     if width % heads:
         raise InputError(f"width {width} and heads {heads}: heads must divide width")
-    _check_causal(causal)
-    return cls.mixer(width, heads, causal, parse_config_section(cls.Options, options, name))
-
-
-def _check_causal(causal: object) -> None:
-    """A one-line error unless `causal` is True or False."""
-    if not isinstance(causal, bool):
-        raise InputError(f"causal is {causal!r}: it must be True or False")
+    check_attention_causal(causal)
+    with attention_on_device(device):
+        mixer = cls.mixer(width, heads, causal, parse_config_section(cls.Options, options, name))
+    for layer in () if bias else (part for part in mixer.children() if isinstance(part, nn.Linear)):
+        layer.register_parameter("bias", None)
+    return mixer.to(dtype)
 
 
 def describe_attention(name: str) -> dict[str, Any]:
     """What a mechanism is and what it can do."""
     cls: type[Core] = ATTENTION[name]
-    return {
-        "what": cls.what,
-        "paper": cls.paper,
-        "cost": cls.cost,
-        "causal": cls.causal_form,
-        "bidirectional": cls.bidirectional_form,
-        "recurrent": cls.recurrent and cls.causal_form,
-        "packed": cls.packed,
-        "any_length": cls.any_length,
-        "cross": cls.cross and cls.bidirectional_form,
-        "core": cls.core_form,
-    }
+    about: dict[str, Any] = {key: getattr(cls, key) for key in ("what", "paper", "cost")}
+    about |= {"causal": cls.causal_form, "bidirectional": cls.bidirectional_form}
+    about |= {"recurrent": cls.recurrent and cls.causal_form, "packed": cls.packed, "any_length": cls.any_length}
+    return {**about, "cross": cls.cross and cls.bidirectional_form, "core": cls.core_form}

@@ -71,7 +71,8 @@ class GatedMixer(Mixer):
         for weight in (*self.enter.weight.split(self._parts), self.gate.weight, self.out.weight):
             nn.init.xavier_uniform_(weight)
         for layer in (self.enter, self.gate, self.out):
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
     @property
     def _parts(self) -> list[int]:

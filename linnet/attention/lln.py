@@ -145,6 +145,7 @@ class LlnAttention(LogFeatureCore):
         statistics = self.options.statistics or ("prefix" if causal else "sample")
         if causal and statistics == "sample":
             raise UnsupportedError("lln: statistics='sample' reads the future: causal=True allows 'prefix' or 'tensor'")
+        across = statistics == "prefix" and not causal and where.queries is not None
         whole = statistics == "tensor" or (statistics == "sample" and where.run is None)
         sides = (q, where.of_queries), (k, where)
         parts = [(moment, side) for x, side in sides for moment in _per_token(x, side, whole)]
@@ -152,14 +153,20 @@ class LlnAttention(LogFeatureCore):
             kept = torch.stack([part.sum(dim=2) for part, _ in parts], dim=-1)
             sums = [part.sum() for part, _ in parts]
         else:
-            sums = [(_over_prefix if statistics == "prefix" else _over_run)(part, side) for part, side in parts]
+            reach = [_over_prefix if statistics == "prefix" else _over_run] * 6
+            reach[3:] = [_over_run] * 3 if across else reach[3:]
+            sums = [over(part, side) for over, (part, side) in zip(reach, parts, strict=True)]
             if past is not None:
                 sums = [part + before for part, before in zip(sums, past[:, :, None].unbind(dim=3), strict=True)]
             kept = torch.stack([part[:, :, -1] for part in sums], dim=-1)
         sigma_q, sigma_k = _Moments(*sums[:3]).deviation(), _Moments(*sums[3:]).deviation()
         matched = _matched_deviation((sigma_q * sigma_k).square(), self.head_dim, self.options.match)
+        of_q = of_k = matched
+        if across:  # beta must not depend on the queries, or an early query would read a later one
+            of_k = _matched_deviation(sigma_k.pow(4), self.head_dim, self.options.match)
+            of_q = (2 * matched.square() - of_k.square()).clamp(min=0).sqrt()
         wide = accumulator_precision(q.dtype)
-        alpha, beta = ((matched / sigma).to(wide)[..., None] for sigma in (sigma_q, sigma_k))  # M13, M14
+        alpha, beta = ((of / sigma).to(wide)[..., None] for of, sigma in ((of_q, sigma_q), (of_k, sigma_k)))  # M13, M14
         return alpha, beta, kept
 
     def log_features(self, q: Tensor, k: Tensor, where: Layout, causal: bool, past: State = ()) -> LogFeatures:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from linnet.attention.base import check_attention_count, create_attention
-from linnet.attention.projections import project_exactly
+from linnet.attention.base import create_attention
+from linnet.attention.projections import check_attention_count, project_exactly
 from linnet.errors import InputError, UnsupportedError
 from linnet.registry import ATTENTION
 
@@ -60,9 +60,10 @@ class MultiheadAttention(nn.Module):
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
         self.drops_output = bool(dropout) and "dropout" not in ATTENTION[attention].Options.model_fields
         given = dict(options or {}, **({"dropout": dropout} if dropout and not self.drops_output else {}))
-        core = create_attention(attention, heads=num_heads, head_dim=embed_dim // num_heads, causal=False, **given)
-        self.core = core.to(device=device, dtype=dtype)
         place: dict[str, Any] = {"device": device, "dtype": dtype}
+        given = {**place, **given}
+        core = create_attention(attention, heads=num_heads, head_dim=embed_dim // num_heads, causal=False, **given)
+        self.core = core
         if self.kdim == self.vdim == embed_dim:
             self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **place))
             nn.init.xavier_uniform_(self.in_proj_weight)
@@ -98,7 +99,8 @@ class MultiheadAttention(nn.Module):
             if mask is not None and not isinstance(mask, Tensor):
                 raise InputError(f"{name} is a {type(mask).__name__}: it must be a tensor")
         (B, T, _), N = x_q.shape, x_k.shape[1]
-        causal = is_causal or self._is_causal(attn_mask, B, T, N)
+        # Under a compiler torch's layers pass an unknown truth value with their mask: then the mask decides.
+        causal = is_causal is True or (bool(is_causal) if attn_mask is None else self._is_causal(attn_mask, B, T, N))
         key_mask = self._key_mask(key_padding_mask, batched, B, N)
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         exact = self.core.chooses

@@ -1,6 +1,7 @@
 """The layers around a core: x (B,N,M) -> q, k, v (B,H,N,D), and o (B,H,N,D) -> y (B,N,M)."""
 
-from typing import ClassVar, Protocol
+import contextlib
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +9,9 @@ from torch.nn import functional as F
 
 from linnet.errors import InputError
 from linnet.ops.precision import accumulator_precision, keep_precision
+
+Device = torch.device | str | None
+Type = torch.dtype | None
 
 
 class _Headed(Protocol):
@@ -54,8 +58,9 @@ class Projections(nn.Module):
         for weight in self.qkv.weight.chunk(self.parts):
             nn.init.xavier_uniform_(weight, gain=self.core.qkv_gain)
         nn.init.xavier_uniform_(self.out.weight)
-        nn.init.zeros_(self.qkv.bias)
-        nn.init.zeros_(self.out.bias)
+        for layer in (self.qkv, self.out):
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
     def _check(self, x: Tensor) -> None:
         """A one-line error if x does not fit."""
@@ -84,3 +89,20 @@ class Projections(nn.Module):
         """y (B,N,M) of o (B,H,N,D); a gated mixer also reads x."""
         o = o.to(x.dtype) if self.core.chooses else o
         return self.out(o.transpose(1, 2).flatten(2))
+
+
+def attention_on_device(device: Device) -> contextlib.AbstractContextManager[Any]:
+    """Make new tensors on this device; None: on the one that is chosen already."""
+    return contextlib.nullcontext() if device is None else torch.device(device)
+
+
+def check_attention_count(name: str, value: object) -> None:
+    """A one-line error unless `value` is a whole number of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} is {value!r}: it must be a whole number of at least 1")
+
+
+def check_attention_causal(causal: object) -> None:
+    """A one-line error unless `causal` is True or False."""
+    if not isinstance(causal, bool):
+        raise InputError(f"causal is {causal!r}: it must be True or False")

@@ -88,7 +88,7 @@ def decode_inputs(core: Core, B: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _room(name: str, N: int) -> dict[str, int]:
+def _room(name: str, N: int) -> dict[str, Any]:
     """The option that sets the maximal length, for mechanisms that have one."""
     return {"max_length": N + 1} if "max_length" in ATTENTION[name].Options.model_fields else {}
 

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from linnet.attention.base import check_attention_count
+from linnet.attention.projections import check_attention_count
 from linnet.instruments.base import Instrument, View
 from linnet.instruments.entropy import ABSOLUTE, measure_entropy
 from linnet.instruments.kernel_concentration import gaussian_kernel_inputs, kernel_view

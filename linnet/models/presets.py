@@ -16,6 +16,7 @@ from linnet.models.config import ModelConfig, split_layer_config
 from linnet.registry import ATTENTION
 
 if TYPE_CHECKING:
+    from linnet.attention.projections import Device, Type
     from linnet.models.backbone import Model
 
 # system: the mechanisms of the first and of the second half of the layers, and their options
@@ -194,11 +195,13 @@ def is_resolved_preset(table: Mapping[str, Any]) -> bool:
     return set(table) >= RESOLVED
 
 
-def create_model(name: str, **overrides: Any) -> Model:
+def create_model(name: str, *, device: Device = None, dtype: Type = None, **overrides: Any) -> Model:
     """Create a model by the name of its preset; overrides set fields of its configuration, such as vocab_size=8192."""
+    from linnet.attention.projections import attention_on_device
     from linnet.models.backbone import Model
 
-    return Model(preset(name, **overrides))
+    with attention_on_device(device):
+        return Model(preset(name, **overrides)).to(dtype)
 
 
 def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:

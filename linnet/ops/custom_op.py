@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from linnet.errors import UnsupportedError
+from linnet.ops.flops import count_flops
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -28,7 +29,7 @@ class CustomOp:
         fake: Callable[..., Any],
         gradient: tuple[Callable[..., None], Callable[..., Any]] | None = None,
     ) -> None:
-        self._forward = forward
+        self._name, self._forward = name, forward
         self._function: Any = None
         self._op = torch.library.custom_op(f"linnet::{name}", forward, mutates_args=())
         self._op.register_fake(fake)
@@ -53,6 +54,8 @@ class CustomOp:
         if torch._C._are_functorch_transforms_active():
             return self._transformed.apply(*args)
         if not custom_op_is_plain(*args):
+            if not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack():
+                count_flops(self._name, self._op._opoverload.overloadpacket, self._forward)
             return self._op(*args)
         if not torch.is_grad_enabled():
             return self._forward(*args)
@@ -82,11 +85,13 @@ def _refuse_second_derivative(ctx: Any, *gradients: Tensor) -> None:
 
 
 def custom_op_is_plain(*args: Any) -> bool:
-    """Whether no compiler, tracer, transform of torch.func or extension traces a call with these arguments."""
+    """Whether no compiler, tracer, counter, transform of torch.func or extension sees a call with these arguments."""
     if torch._C._are_functorch_transforms_active() or torch._C._get_tracing_state() is not None:
         return False
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():  # a mode such as FlopCounterMode
+        return False
     # Compilers and other extensions use subclasses of Tensor.
-    return not torch.compiler.is_compiling() and all(type(x) in _PLAIN for x in args if isinstance(x, Tensor))
+    return all(type(x) in _PLAIN for x in args if isinstance(x, Tensor))
 
 
 def _refuse_forward_mode(args: tuple[Any, ...]) -> None:

@@ -117,7 +117,9 @@ def clear_masked(real: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
 def masked_clock(where: Layout, B: int) -> Tensor:
     """(B, N) positions for decay; in a row without a real token no time passes for its state (at -1)."""
     position = where.position.expand(B, -1)
-    return position if isinstance(where.length, int) else torch.where(where.length[:, None] > 0, position, -1)
+    if not isinstance(where.length, Tensor):
+        return position
+    return torch.where(where.length[:, None] > 0, position, -1)
 
 
 def visible_mask(where: Layout, causal: bool) -> Tensor:
@@ -174,7 +176,7 @@ def check_qkv_for_masks(q: Tensor, k: Tensor, v: Tensor, cross: bool = False) ->
         raise InputError(f"{shapes}: batch, heads and tokens of k and v, and the batch of q, must be the same")
     if q.shape[3] != k.shape[3]:
         raise InputError(f"{shapes}: q and k must have the same width")
-    if min(*q.shape, *k.shape, v.shape[3]) < 1:
+    if any(n < 1 for n in (*q.shape, *k.shape, v.shape[3])):  # `min` would tie torch.export to the smallest axis
         raise InputError(f"{shapes}: no axis may be empty")
     if q.shape[1] % k.shape[1]:
         raise InputError(f"{shapes}: the heads of k and v must divide the heads of q")

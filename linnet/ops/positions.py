@@ -42,9 +42,9 @@ def turn_by_position(x: Tensor, turns: Tensor) -> Tensor:
         y: Tensor = kernel(x, turns.flatten(-2).float(), False)
         return y
     wide = x.to(accumulator_precision(x.dtype))
+    if turns.dim() == 4:
+        turns = turns[:, None]  # (B, 1, N, D/2, 2): before it is complex, for ONNX
     turns = torch.view_as_complex(turns if wide.dtype == torch.float64 else turns.float())
-    if turns.dim() == 3:
-        turns = turns[:, None]  # (B, 1, N, D/2)
     if torch.compiler.is_compiling() or not _in_pairs(wide):
         wide = wide.contiguous()
     pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))  # (B, H, N, D/2)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import linnet
 from linnet.errors import InputError
 from linnet.ops import masks
-from tests.attention.cases import ABOUT, FORMS, RECURRENT
+from tests.attention.cases import ABOUT, FORMS, NAMES, RECURRENT
 
 
 class Wrapped(nn.Module):
@@ -110,3 +110,17 @@ def test_projections_may_be_quantized(name: str, causal: bool) -> None:
     assert not isinstance(quantized.out, nn.Linear)
     y = quantized(x)
     assert y.shape == x.shape and y.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_place_type_and_bias_are_chosen_as_in_torch(name: str) -> None:
+    causal = not ABOUT[name]["bidirectional"]
+    mixer = linnet.create_mixer(name, width=16, heads=2, causal=causal, bias=False, dtype=torch.float64)
+    assert mixer(torch.randn(2, 9, 16, dtype=torch.float64)).dtype == torch.float64
+    assert all(part.bias is None for part in mixer.children() if isinstance(part, torch.nn.Linear))
+    mixer.reset_parameters()
+    on_meta = linnet.create_mixer(name, width=16, heads=2, causal=causal, device="meta")
+    assert {parameter.device.type for parameter in on_meta.parameters()} == {"meta"}
+    if ABOUT[name]["core"]:
+        core = linnet.create_attention(name, heads=2, head_dim=8, causal=causal, device="meta", dtype=torch.bfloat16)
+        assert {parameter.device.type for parameter in core.parameters()} <= {"meta"}

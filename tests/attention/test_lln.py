@@ -57,6 +57,22 @@ def test_prefix_statistics_are_those_of_the_prefix() -> None:
         assert torch.allclose(alpha[:, :, t : t + 1], alone[0]) and torch.allclose(beta[:, :, t : t + 1], alone[1])
 
 
+@pytest.mark.parametrize("match", ["variance", "paper"])
+def test_prefix_statistics_across_read_no_later_query(match: str) -> None:
+    """A decoder's cross-attention: queries up to t and all keys; equal deviations give the scales of the sample."""
+    q, k, v = (torch.randn(2, 2, N, 16, dtype=torch.float64) for N in (30, 50, 50))
+    core = linnet.create_attention("lln", heads=2, head_dim=16, causal=False, statistics="prefix", match=match)
+    sample = linnet.create_attention("lln", heads=2, head_dim=16, causal=False, match=match)
+    o = core(q, k, v)
+    assert torch.allclose(o, core.weights(q, k) @ v, atol=1e-12)
+    assert torch.allclose(core(q[:, :, :11], k, v), o[:, :, :11], atol=1e-12)
+    assert not torch.allclose(sample(q[:, :, :11], k, v), sample(q, k, v)[:, :, :11], atol=1e-4)
+    x = k[:, :, :30]
+    where = core.layout(x, x.flip(3), v[:, :, :30], None, None, cross=True)
+    ours, theirs = (each.scales(x, x.flip(3), False, where)[:2] for each in (core, sample))  # keys as spread as queries
+    assert all(torch.allclose(a[:, :, -1], b[:, :, -1]) for a, b in zip(ours, theirs, strict=True))
+
+
 def test_statistics_carry_no_gradient() -> None:
     core = linnet.create_attention("lln", heads=1, head_dim=4, causal=False)
     q, k, v = (torch.randn(1, 1, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))

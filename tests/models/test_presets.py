@@ -189,3 +189,8 @@ def test_bad_names_and_values(arguments, message):
         create_model(name, **overrides)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_place_and_type_are_chosen_as_in_torch():
+    model = linnet.create_model("lln_lm_small", vocab_size=300, device="meta", dtype=torch.bfloat16)
+    assert {(each.device.type, each.dtype) for each in model.parameters()} == {("meta", torch.bfloat16)}

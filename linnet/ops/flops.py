@@ -1,0 +1,80 @@
+"""How many floating-point operations each custom op counts for torch.utils.flop_counter.FlopCounterMode.
+
+A product of matrices counts two operations per term, as in torch, and nothing else counts. Linear forms count the state
+that keys write and queries read, 4 N D E per head, and 10 N D E in the backward pass, which makes the state again. The
+scores inside a chunk of a causal form are left out: the size of a chunk is the backend's own choice. Blocks count
+whole, causal or not, as torch counts causal softmax.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+Arguments = Mapping[str, Any]  # of an op by name, tensors as their shapes
+Count = Callable[[Arguments], int]
+
+
+def _linear(given: Arguments, times: int) -> int:
+    return times * prod(given["q"]) * given["v"][-1]
+
+
+def _block(given: Arguments, keys: int, rounds: int = 1, backward: bool = False) -> int:
+    *rows, D = given["q"]
+    E = given["v"][-1]
+    return 2 * rounds * prod(rows) * keys * (3 * D + 2 * E if backward else D + E)
+
+
+def _forward_block(given: Arguments) -> int:
+    return _block(given, min(given["block"], given["q"][2]))
+
+
+def _backward_block(given: Arguments) -> int:
+    return _block(given, min(given["block"], given["q"][2]), backward=True)
+
+
+def _lsh(given: Arguments, backward: bool) -> int:
+    """Each token sees two chunks, its own and the one before it, in each round of hashes."""
+    return _block(given, min(2 * given["chunk"], given["q"][1]), given["order"][1], backward)
+
+
+COUNTS: dict[str, Count] = {
+    **dict.fromkeys(
+        ("linear_causal", "exp_attention", "cpu_linear", "cpu_exponential", "triton_linear", "triton_exponential"),
+        lambda given: _linear(given, 4),
+    ),
+    "cpu_block": _forward_block,
+    "cpu_block_backward": _backward_block,
+    "cpu_exp_block": lambda given: _linear(given, 4) + _forward_block(given),
+    "cpu_exp_block_backward": lambda given: _linear(given, 10) + _backward_block(given),
+    "lsh_attention": lambda given: _lsh(given, backward=False),
+    "lsh_attention_backward": lambda given: _lsh(given, backward=True),
+}
+COUNTS |= {
+    f"{name}_backward": lambda given: _linear(given, 10) for name in COUNTS if "block" not in name and "lsh" not in name
+}
+
+
+def count_flops(name: str, op: Any, function: Callable[..., Any]) -> None:
+    """Let torch's counters count the op `name`, whose arguments are those of `function`; others count nothing.
+
+    It is called when an op runs: importing torch's counter with linnet would import Triton too. A counter that is
+    already counting has copied torch's formulas, so it gets its own.
+    """
+    torch_counter = sys.modules.get("torch.utils.flop_counter")
+    if torch_counter is None or name not in COUNTS:
+        return
+    if op not in torch_counter.flop_registry:
+        names = list(inspect.signature(function).parameters)
+
+        def count(*args: Any, out_shape: Any = None, **given: Any) -> int:
+            return COUNTS[name]({**dict(zip(names, args, strict=False)), **given})
+
+        torch_counter.register_flop_formula(op)(count)
+    for mode in _get_current_dispatch_mode_stack():
+        counter = getattr(mode, "counter", None)
+        if isinstance(counter, torch_counter.FlopCounterMode):
+            counter.flop_registry.setdefault(op, torch_counter.flop_registry[op])
