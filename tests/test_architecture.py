@@ -29,7 +29,7 @@ ARROWS = {
     "figures": BASE,
     "ops": BASE,
     "attention": BASE | {"ops"},
-    "models": BASE | {"ops", "attention"},
+    "models": BASE | {"ops", "attention", "data"},
     "data": BASE,
     "tasks": MODELS | {"data"},
     "instruments": MODELS | {"figures"},

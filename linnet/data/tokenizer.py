@@ -19,6 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.config import short_config_value
+from linnet.data.tokenizer_file import BYTE_LETTERS, dump_tokenizer_file, read_tokenizer_file
+from linnet.data.tokenizer_file import MASK as MASK
+from linnet.data.tokenizer_file import SPECIALS as SPECIALS
 from linnet.errors import InputError, unknown_name_error
 from linnet.storage import read_json_file, write_file_atomic
 
@@ -26,9 +29,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 KINDS = ("word", "bpe", "gpt2", "bytes")
-FORMAT = "linnet-tokenizer-1"
-SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
-MASK = "<mask>"
+OLD_FORMAT = "linnet-tokenizer-1"  # of version 0.1: its files still load, and are written back as they are
 
 # Where a text can be cut without changing its ids: byte-level BPE never merges across these line ends.
 SAFE_CUT = re.compile(r"(?<=\S)\n(?=\S)|\n(?= \S)")
@@ -54,10 +55,12 @@ class Tokenizer:
         symbols: Sequence[str] = (),
         merges: Sequence[Sequence[str]] = (),
         mask: bool = True,
+        old: bool = False,
     ) -> None:
+        """`old`: written in the format of version 0.1."""
         if kind not in KINDS:
             raise unknown_name_error("tokenizer", kind, KINDS)
-        self.kind = kind
+        self.kind, self._old = kind, old
         self._symbols = list(symbols)
         self._merges = [(left, right) for left, right in merges]
         self._ids = {symbol: i for i, symbol in enumerate(self._symbols, len(SPECIALS))}
@@ -122,9 +125,20 @@ class Tokenizer:
         return bytes(_ALPHABET[character] for character in self._symbols[token - len(SPECIALS)])
 
     def dumps(self) -> bytes:
-        """The content of `tokenizer.json`."""
-        content = {"format": FORMAT, "kind": self.kind, "mask": self.mask is not None}
-        return json.dumps({**content, "symbols": self._symbols, "merges": self._merges}, indent=0).encode()
+        """The content of `tokenizer.json`, in the format of the library `tokenizers` or of version 0.1."""
+        if self._old:
+            content = {"format": OLD_FORMAT, "kind": self.kind, "mask": self.mask is not None}
+            return json.dumps({**content, "symbols": self._symbols, "merges": self._merges}, indent=0).encode()
+        return self.to_library().encode()
+
+    def to_library(self) -> str:
+        """What `tokenizers.Tokenizer.from_str` loads."""
+        content = dump_tokenizer_file(self.kind, self._symbols, self._merges, self.mask is not None)
+        return json.dumps(content, indent=0, ensure_ascii=False)
+
+    def as_old(self) -> "Tokenizer":
+        """The same tokenizer, written in the format of version 0.1."""
+        return Tokenizer(self.kind, self._symbols, self._merges, self.mask is not None, old=True)
 
     @cached_property
     def sha256(self) -> str:
@@ -137,12 +151,14 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a file that `save` wrote; anything else raises InputError."""
+        """Read a file that `save` wrote, now or in version 0.1; anything else raises InputError."""
         content = read_json_file(path)
-        fault = _fault(content)
+        old = isinstance(content, dict) and "format" in content
+        found: Any = content if old or not isinstance(content, dict) else read_tokenizer_file(content)
+        fault = found if isinstance(found, str) else _fault(found, old)
         if fault:
             raise InputError(f"{path} is not a tokenizer of linnet: {fault}")
-        return cls(content["kind"], content["symbols"], content["merges"], content["mask"])
+        return cls(found["kind"], found["symbols"], found["merges"], found["mask"], old)
 
     @cached_property
     def _bpe(self) -> "tokenizers.Tokenizer":
@@ -302,10 +318,10 @@ def _lines(path: Path) -> list[str]:
         raise InputError(f"{path} is not UTF-8 text") from error
 
 
-def _fault(content: Any) -> str:
+def _fault(content: Any, old: bool) -> str:
     """What is wrong with the content of a tokenizer.json; empty if nothing is."""
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        return f"its format is not {FORMAT!r}"
+    if not isinstance(content, dict) or (old and content.get("format") != OLD_FORMAT):
+        return f"its format is neither that of `tokenizers` nor {OLD_FORMAT!r}"
     kind, symbols, merges, mask = (content.get(key) for key in ("kind", "symbols", "merges", "mask"))
     if kind not in KINDS or not isinstance(mask, bool):
         return "its kind is unknown"
@@ -357,11 +373,4 @@ def _without_long_runs(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's mapping of bytes to visible characters: Latin-1 if visible, else from U+0100 on."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    return {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
-
-
-_ALPHABET = _byte_alphabet()
+_ALPHABET = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}

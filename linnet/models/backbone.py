@@ -1,7 +1,8 @@
 """The only model: embedding, positions, blocks and an output, all set by its configuration."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,9 @@ from linnet.ops.masks import check_mask, layout_of_masks
 from linnet.ops.positions import learned_positions, sinusoidal_positions
 from linnet.registry import ATTENTION
 
+if TYPE_CHECKING:
+    from linnet.data.tokenizer import Tokenizer
+
 
 class ModelState(NamedTuple):
     """The state of a causal model after the tokens so far; the first axis of every tensor is B."""
@@ -31,6 +35,8 @@ class Model(nn.Module):
     """logits (B,N,V) = model(ids (B,N), key_mask=None, segments=None); those of a classifier are (B, classes)."""
 
     blocks: Sequence[Block]
+    tokenizer_file: Path | None = None  # of a model that was loaded from a folder
+    _tokenizer: "Tokenizer | None" = None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -187,6 +193,44 @@ class Model(nn.Module):
     ) -> Iterator[Tensor]:
         """Like `generate`, but an iterator over the new ids, (B,) each."""
         return generate_stream(self, ids, max_new_tokens, sampling or Sampling(), key_mask)
+
+    @property
+    def tokenizer(self) -> "Tokenizer":
+        """The tokenizer of a text model that `load_model` has read; it may be set."""
+        if self._tokenizer is None:
+            if self.tokenizer_file is None:
+                raise InputError("this model has no tokenizer: only a text model that was loaded from a folder has one")
+            from linnet.data.tokenizer import Tokenizer
+
+            self._tokenizer = Tokenizer.load(self.tokenizer_file)
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: "Tokenizer") -> None:
+        self._tokenizer = tokenizer
+
+    def write(
+        self,
+        text: str,
+        max_new_tokens: int = 64,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        repetition_penalty: float = 1.0,
+        ignore_end: bool = False,
+    ) -> str:
+        """`text` and its continuation; see `generate`.
+
+        It ends at the end of a document, unless `ignore_end`, or before one of the `stop` texts. Without a seed, each
+        call differs.
+        """
+        from linnet.models.write import Writing, draw_writing_seed
+
+        seed = draw_writing_seed() if seed is None else seed
+        sampling = Sampling(temperature, top_k, top_p, seed, repetition_penalty)
+        return text + "".join(Writing(self, text, max_new_tokens, sampling, stop, ignore_end))
 
     def check_recurrent(self) -> None:
         """Raise if the model has no recurrent state; a mechanism without one raises its own error."""

@@ -21,6 +21,7 @@ RULES: dict[str, Rule] = {
     "temperature": (float, lambda t: 0 <= t < math.inf, "at least 0 and finite"),
     "top_k": (int, lambda k: k >= 1, "a whole number of at least 1"),
     "top_p": (float, lambda p: 0 < p <= 1, "above 0 and at most 1"),
+    "repetition_penalty": (float, lambda r: 0 < r < math.inf, "above 0 and finite"),
     "seed": (int, lambda n: 0 <= n < 2**63, "a whole number from 0 to 2^63 - 1"),
 }
 
@@ -29,13 +30,16 @@ RULES: dict[str, Rule] = {
 class Sampling:
     """How to sample a token. Temperature 0 takes the most likely one; the same seed gives the same text.
 
-    `top_k` keeps the k most likely tokens, `top_p` the fewest whose total probability reaches p.
+    `top_k` keeps the k most likely tokens, `top_p` the fewest whose total probability reaches p. A
+    `repetition_penalty` above 1 makes tokens that occur in the text so far less likely: it divides their logits where
+    positive and multiplies them where negative.
     """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         for name, rule in RULES.items():
@@ -76,7 +80,7 @@ def generate_stream(
     _check_number("max_new_tokens", max_new_tokens, WHOLE)
     model.check_recurrent()
     last = _last_tokens(model, ids, key_mask, max_new_tokens)
-    return _write(model, ids, key_mask, last, max_new_tokens, _Sampler(sampling, ids.device))
+    return _write(model, ids, key_mask, last, max_new_tokens, _Sampler(sampling, ids, key_mask))
 
 
 def _last_tokens(model: Writer, ids: Tensor, key_mask: Tensor | None, new: int) -> Tensor:
@@ -120,14 +124,28 @@ def _write(
 class _Sampler:
     """Draws one id per row from logits (B,V), with its own random generator."""
 
-    def __init__(self, sampling: Sampling, device: torch.device) -> None:
+    def __init__(self, sampling: Sampling, ids: Tensor, key_mask: Tensor | None) -> None:
         self.sampling = sampling
-        self.random = torch.Generator(device).manual_seed(sampling.seed)
+        self.random = torch.Generator(ids.device).manual_seed(sampling.seed)
+        self.ids, self.real = ids.long(), None if key_mask is None else key_mask.to(ids.device, torch.bool)
+        self.seen: Tensor | None = None  # (B, V): the tokens of the text so far
 
     def __call__(self, logits: Tensor) -> Tensor:
         logits = logits.float()
         if not bool(logits.isfinite().all()):
             raise LinnetError("the model's output is not finite: no token can be chosen")
+        if self.sampling.repetition_penalty == 1:
+            return self._draw(logits)
+        if self.seen is None:
+            real = torch.ones_like(self.ids, dtype=torch.bool) if self.real is None else self.real
+            counts = torch.zeros_like(logits).scatter_add_(1, self.ids, real.to(logits.dtype))
+            self.seen = counts > 0
+        penalty = self.sampling.repetition_penalty
+        token = self._draw(torch.where(self.seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits))
+        self.seen.scatter_(1, token[:, None], True)
+        return token
+
+    def _draw(self, logits: Tensor) -> Tensor:
         if self.sampling.temperature < torch.finfo(logits.dtype).tiny:  # dividing by it would overflow
             return logits.argmax(dim=-1)
         logits = (logits - logits.amax(dim=-1, keepdim=True)) / self.sampling.temperature

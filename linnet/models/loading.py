@@ -51,7 +51,8 @@ def load_model(
     """
     if not isinstance(path, str | Path):
         raise InputError(f"path is a {type(path).__name__}: it must be the path of a folder")
-    model = _load(Path(path), step, warn or _warn)
+    model, tokenizer = _load(Path(path), step, warn or _warn), Path(path) / "tokenizer.json"
+    model.tokenizer_file = tokenizer if tokenizer.exists() else None
     return model if image_size is None else _resized(model, image_size)
 
 

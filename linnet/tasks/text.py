@@ -15,6 +15,7 @@ from linnet.data.enwik8 import default_enwik8
 from linnet.data.packing import Blocks, Stream, open_packed_stream
 from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2_tokenizer
 from linnet.errors import InputError
+from linnet.storage import read_json_file
 from linnet.tasks.base import Task, Work
 
 FEWEST = {"bpe": 261, "word": 5}  # tokens: the special ones and, for bpe, each byte
@@ -105,7 +106,9 @@ class TextTask(Task):
             return Tokenizer.load(self.folder / "tokenizer.json")
         if self.data.tokenizer in ("bpe", "word"):
             self.work(f"learning the tokenizer ({self.data.tokenizer})")(0, 1)
-        return make_text_tokenizer(self.data, self.corpus, self.needs_mask)
+        made = make_text_tokenizer(self.data, self.corpus, self.needs_mask)
+        lost = self.folder is not None and made.as_old().sha256 == _recorded_tokenizer(self.folder)
+        return made.as_old() if lost else made  # a run of version 0.1 whose file is lost gets the file that it had
 
     @classmethod
     def planned_fields(cls, data: Any, pretrain: bool = False) -> dict[str, Any]:
@@ -155,6 +158,14 @@ def _few(names: Sequence[str], most: int = 5) -> str:
     """The first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def _recorded_tokenizer(folder: Path) -> object:
+    """The SHA-256 of the tokenizer that the environment.json of a run records; None if it records none."""
+    path = folder / "environment.json"
+    about = read_json_file(path) if path.exists() else None
+    data = about.get("data") if isinstance(about, dict) else None
+    return data.get("tokenizer") if isinstance(data, dict) else None
 
 
 def make_text_tokenizer(data: TextData, corpus: Corpus, mask: bool) -> Tokenizer:

@@ -48,3 +48,22 @@ def test_a_mistake_is_one_line(run, trained, options, line):
     assert (code, out) == (2, "")
     assert line in err
     assert err.count("\n") == 1
+
+
+def test_any_text_is_measured_as_a_split_is(run, trained, tmp_path):
+    """The text of the test split gives the numbers of the test split."""
+    from linnet.screen import Screen
+    from linnet.train.run import open_run
+
+    documents = open_run(trained, Screen(quiet=True)).task.corpus.splits["test"]
+    (tmp_path / "one.txt").write_text(documents[0].text)
+    split = json.loads(run("evaluate", trained, "--json")[1])
+    found = json.loads(run("evaluate", trained, "--text", tmp_path / "one.txt", "--json")[1])
+    assert found["bytes"] == len(documents[0].text.encode()) and found["context"] == split["context"]
+    if len(documents) == 1:
+        assert found["loss"] == pytest.approx(split["loss"], rel=1e-5) and found["words"] == split["words"]
+    assert 0 < found["loss"] < 10 and found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    for bad, why in ((b"", "it is empty"), (b"\xff", "it is not UTF-8 text")):
+        (tmp_path / "bad.txt").write_bytes(bad)
+        assert why in run("evaluate", trained, "--text", tmp_path / "bad.txt")[2]
+    assert run("evaluate", trained, "--text", tmp_path / "absent.txt")[0] == 2

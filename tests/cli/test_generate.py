@@ -15,6 +15,7 @@ import linnet
 def test_text_streams_as_it_is_written(trained):
     """The first piece is printed before the last one is computed."""
     command = [sys.executable, "-m", "linnet", "generate", str(trained), "--prompt", "The ", "--max-new-tokens", "600"]
+    command.append("--ignore-end")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     first = os.read(process.stdout.fileno(), 64)
     assert first.startswith(b"The ")
@@ -26,13 +27,15 @@ def test_text_streams_as_it_is_written(trained):
 
 def test_a_seed_gives_a_text_and_the_options_matter(run, trained):
     def text(*options: str) -> str:
-        code, out, err = run("generate", trained, "--prompt", "The ", "--max-new-tokens", "20", "--json", *options)
+        code, out, err = run(
+            "generate", trained, "--prompt", "The ", "--max-new-tokens", "20", "--ignore-end", "--json", *options
+        )
         assert (code, err) == (0, "")
         found = json.loads(out)
         assert (found["prompt_tokens"], found["new_tokens"]) == (4, 20)
         return found["text"]
 
-    assert text() == text("--seed", "0") != text("--seed", "1")
+    assert text("--seed", "0") == text("--seed", "0") != text("--seed", "1")
     greedy = text("--temperature", "0")
     assert greedy == text("--top-k", "1", "--seed", "5") == text("--top-p", "0.0001")
     code, out, _ = run("generate", trained, "--prompt", "The ", "--max-new-tokens", "20", "--temperature", "0")
@@ -72,7 +75,7 @@ def test_greedy_text_is_that_of_the_parallel_model(run, trained):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--prompt", ""], "--prompt is '': it has no tokens"),
+        (["--prompt", ""], "the prompt is '': it has no tokens"),
         (["--prompt", "a", "--temperature", "-1"], "temperature"),
         (["--prompt", "a", "--top-k", "0"], "top_k"),
         (["--prompt", "a", "--top-p", "2"], "top_p"),
@@ -107,8 +110,56 @@ def test_export_then_load(run, trained, tmp_path):
     assert "model.safetensors" in out
     for file in (tmp_path / "a").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
-    texts = [run("generate", place, "--prompt", "The ")[1] for place in (trained, tmp_path / "a")]
+    texts = [run("generate", place, "--prompt", "The ", "--seed", "0")[1] for place in (trained, tmp_path / "a")]
     assert texts[0] == texts[1]
     code, out, err = run("export", trained, "--out", tmp_path / "a")
     assert (code, out) == (2, "")
     assert "exists" in err
+
+
+def test_each_call_has_its_own_seed_unless_given(run, trained):
+    calls = [json.loads(run("generate", trained, "--prompt", "The ", "--json")[1]) for _ in range(2)]
+    assert calls[0]["seed"] != calls[1]["seed"] and calls[0]["text"] != calls[1]["text"]
+    again = json.loads(run("generate", trained, "--prompt", "The ", "--json", "--seed", str(calls[0]["seed"]))[1])
+    assert again["text"] == calls[0]["text"]
+
+
+def test_a_text_of_stop_ends_it_and_is_not_printed(run, trained):
+    words = ("generate", trained, "--prompt", "The ", "--seed", "3", "--ignore-end")
+    whole = run(*words)[1].removesuffix("\n")
+    stop = whole[20:23]
+    cut = whole.index(stop, 4)
+    assert run(*words, "--stop", stop, "--stop", "never here") == (0, whole[:cut] + "\n", "")
+    assert run(*words, "--stop", "")[0] == 2
+
+
+def test_a_penalty_on_repetition_changes_the_text(run, trained):
+    words = ("generate", trained, "--prompt", "aaaa", "--temperature", "0", "--max-new-tokens", "20")
+    plain, less = (run(*words, *more)[1] for more in ((), ("--repetition-penalty", "5")))
+    assert plain != less and len(set(less)) > len(set(plain))
+    assert "repetition_penalty is 0.0: it must be above 0" in run(*words, "--repetition-penalty", "0")[2]
+
+
+def test_the_prompt_comes_from_a_file_or_from_standard_input(run, trained, tmp_path):
+    (tmp_path / "begin.txt").write_text("The \n")
+    more = ["--seed", "1", "--max-new-tokens", "5"]
+    expected = run("generate", trained, "--prompt", "The ", *more)
+    assert run("generate", trained, "--prompt-file", tmp_path / "begin.txt", *more) == expected
+    command = [sys.executable, "-m", "linnet", "generate", str(trained), "--prompt-file", "-", *more]
+    done = subprocess.run(command, input="The ", capture_output=True, text=True, check=True)
+    assert done.stdout == expected[1]
+    assert run("generate", trained)[2].startswith("linnet: --prompt is missing: give --prompt TEXT, or --prompt-file")
+    assert run("generate", trained, "--prompt", "a", "--prompt-file", "b")[0] == 2
+    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
+    assert "it is not UTF-8 text" in run("generate", trained, "--prompt-file", tmp_path / "bad.txt")[2]
+
+
+def test_a_loaded_model_has_its_tokenizer_and_writes(trained):
+    model = linnet.load_model(trained)
+    assert model.tokenizer.decode(model.tokenizer.encode("Once")) == "Once"
+    text = model.write("Once", max_new_tokens=12, seed=0, ignore_end=True)
+    assert text.startswith("Once") and text.startswith(model.write("Once", max_new_tokens=12, seed=0))
+    ids = model.generate(torch.tensor([model.tokenizer.encode("Once")]), max_new_tokens=12, seed=0)
+    assert text == model.tokenizer.decode(ids[0].tolist())
+    with pytest.raises(linnet.errors.InputError, match="this model has no tokenizer"):
+        linnet.create_model("lln_lm_small", vocab_size=300, device="meta").write("Once")

@@ -23,7 +23,7 @@ TEXT = "def f(x):\n    return x  # größer <mask> </s>\n\n\nclass A:\n    pass\
 def gpt2_files(tmp_path_factory):
     """A small BPE in GPT-2's three files: all bytes and two merges, in another order in dict.txt."""
     folder = tmp_path_factory.mktemp("gpt2")
-    symbols = [*sorted(module._byte_alphabet()), "th", "the", "<|endoftext|>"]
+    symbols = [*sorted(module._ALPHABET), "th", "the", "<|endoftext|>"]
     numbers = {symbol: i for i, symbol in enumerate(symbols)}
     (folder / "encoder.json").write_text(json.dumps(numbers))
     (folder / "vocab.bpe").write_text("#version: 0.2\nt h\nth e\n", encoding="utf-8")
@@ -64,10 +64,20 @@ def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     assert loaded.sha256 == tokenizer.sha256
-    assert (loaded.kind, loaded.vocab_size, loaded.mask) == (tokenizer.kind, tokenizer.vocab_size, tokenizer.mask)
+    kind = "bpe" if tokenizer.kind == "gpt2" else tokenizer.kind  # the file does not say where a BPE comes from
+    assert (loaded.kind, loaded.vocab_size, loaded.mask) == (kind, tokenizer.vocab_size, tokenizer.mask)
     assert loaded.encode(TEXT) == tokenizer.encode(TEXT)
     loaded.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+
+
+def test_a_file_of_version_0_1_loads_and_is_written_back_as_it_is(tokenizer, tmp_path):
+    path, old = tmp_path / "tokenizer.json", tokenizer.as_old()
+    old.save(path)
+    assert json.loads(path.read_text())["format"] == "linnet-tokenizer-1"
+    loaded = Tokenizer.load(path)
+    assert loaded.sha256 == old.sha256 != tokenizer.sha256 and loaded.dumps() == path.read_bytes()
+    assert loaded.kind == tokenizer.kind and loaded.encode(TEXT) == tokenizer.encode(TEXT)
 
 
 def test_special_words_in_a_text_are_text(tokenizer):
@@ -279,7 +289,7 @@ def test_bytes_are_bytes():
 )
 def test_a_file_that_is_not_a_tokenizer_is_refused(tokenizers, tmp_path, change):
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({**json.loads(tokenizers["bpe"].dumps()), **change}))
+    path.write_text(json.dumps({**json.loads(tokenizers["bpe"].as_old().dumps()), **change}))
     with pytest.raises(InputError) as error:
         Tokenizer.load(path)
     assert str(error.value).startswith(f"{path} is not a tokenizer of linnet: ")

@@ -116,7 +116,7 @@ def test_samples_follow_the_distribution(tiny, limits):
 
 
 def test_top_k_keeps_k_of_equal_tokens():
-    sampler = _Sampler(Sampling(top_k=2), torch.device("cpu"))
+    sampler = _Sampler(Sampling(top_k=2), torch.zeros(1, 1, dtype=torch.int64), None)
     assert len(sampler(torch.zeros(1000, 7)).unique()) == 2
     best_and_one = torch.tensor([[1.0, 1.0, 9.0, 1.0]]).expand(50_000, 4)
     drawn = sampler(best_and_one).unique()
