@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from linnet.errors import unknown_name_error
+from linnet.plugins import load_plugins
 
 T = TypeVar("T", bound=Any)
 
@@ -39,19 +40,25 @@ class Registry:
         return register
 
     def names(self) -> list[str]:
-        """Sorted names: the files of the package, and the classes that a user has added."""
+        """Sorted names: the files of the package, and the classes that a user or a plug-in has added."""
+        load_plugins()
+        return sorted({*self.own_names(), *self._added})
+
+    def own_names(self) -> list[str]:
+        """Sorted names of the files of the package; imports nothing."""
         spec = find_spec(self.package)
         places = (spec.submodule_search_locations if spec is not None else None) or []
-        files = set(_files(places)) - set(self.machinery)
-        return sorted({name.replace("_", self.joint) for name in files} | set(self._added))
+        return sorted(name.replace("_", self.joint) for name in set(_files(places)) - set(self.machinery))
 
     def __contains__(self, name: object) -> bool:
         return name in self.names()
 
     def __getitem__(self, name: str) -> Any:
         if not isinstance(name, str) or name not in self._added:
-            if name not in self.names():
-                raise unknown_name_error(self.kind, name, self.names())
+            if name not in self.own_names():
+                if name not in self.names():
+                    raise unknown_name_error(self.kind, name, self.names())
+                return self._added[name]
             importlib.import_module(f"{self.package}.{name.replace('/', '.').replace(self.joint, '_')}")
         return self._added[name]
 

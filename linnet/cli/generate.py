@@ -38,8 +38,8 @@ def generate_command(
 ) -> None:
     """Generate text after a prompt.
 
-    The text is printed token by token. It ends after --max-new-tokens, at the end of a document (unless --ignore-end), or before
-    a text of --stop. If the mechanism has a recurrent state, memory does not grow with the length.
+    The text is printed token by token. It ends after --max-new-tokens, at the end of a document (unless --ignore-end),
+    or before a text of --stop. If the mechanism has a recurrent state, memory does not grow with the length.
 
     \b
     Examples:

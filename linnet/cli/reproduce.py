@@ -80,4 +80,4 @@ def reproduce_command(
         raise typer.Exit(128 + report.signal)
 
 
-reproduce_command.__doc__ = str(reproduce_command.__doc__).replace("STUDIES", "\n      ".join(STUDY.names()))
+reproduce_command.__doc__ = str(reproduce_command.__doc__).replace("STUDIES", "\n      ".join(STUDY.own_names()))

@@ -1,0 +1,56 @@
+"""A package of a user's own: its attention is found in every command, and a broken one costs one line."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+MODULE = """
+from linnet.attention.softmax import SoftmaxAttention
+from linnet.registry import ATTENTION
+
+
+@ATTENTION.add("mine")
+class Mine(SoftmaxAttention):
+    what = "an attention of my own"
+"""
+
+
+@pytest.fixture
+def linnet_with(tmp_path):
+    """Run a command beside installed packages of these names and modules."""
+
+    def run(command, **modules):
+        for name, text in modules.items():
+            (tmp_path / f"{name}.py").write_text(text)
+            about = tmp_path / f"{name}-1.0.dist-info"
+            about.mkdir(exist_ok=True)
+            (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+            (about / "entry_points.txt").write_text(f"[linnet.plugins]\n{name} = {name}\n")
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        words = [sys.executable, "-m", "linnet", *command]
+        return subprocess.run(
+            words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False
+        )
+
+    return run
+
+
+def test_an_attention_of_another_package_is_found(linnet_with, tmp_path):
+    listed = linnet_with(["list", "attention", "--json"], mine_package=MODULE)
+    (mine,) = (row for row in json.loads(listed.stdout) if row["name"] == "mine")
+    assert mine["what"] == "an attention of my own" and listed.stderr == ""
+    sets = [f"--set={each}" for each in ('model.layers=["mine"]', "train.steps=1", "train.warmup=0", "train.batch=2")]
+    sets.append("--set=model.preset=vanilla_lm_small")
+    trained = linnet_with(["train", "smoke", "--out", str(tmp_path / "run"), *sets, "--json"])
+    assert trained.returncode == 0, trained.stderr
+    assert linnet_with(["generate", str(tmp_path / "run"), "--prompt", "a"]).returncode == 0
+
+
+def test_a_broken_plug_in_costs_one_line(linnet_with):
+    done = linnet_with(["list", "tasks"], broken_package="import nothing_of_this_name")
+    assert done.returncode == 0 and "causal_lm" in done.stdout
+    said = "linnet: warning: plug-in broken_package of broken_package cannot be imported: ModuleNotFoundError:"
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
