@@ -12,6 +12,8 @@ except ImportError:
 
 from linnet.hf.cache import LinnetCache
 from linnet.hf.config import LinnetConfig
+from linnet.hf.interface import register_interface
+from linnet.hf.load import load
 from linnet.hf.modeling import (
     LinnetForCausalLM,
     LinnetForMaskedLM,
@@ -19,6 +21,7 @@ from linnet.hf.modeling import (
     LinnetModel,
     register_auto_classes,
 )
+from linnet.hf.patch import patch, unpatch
 
 __all__ = [
     "LinnetCache",
@@ -27,6 +30,10 @@ __all__ = [
     "LinnetForMaskedLM",
     "LinnetForSequenceClassification",
     "LinnetModel",
+    "load",
+    "patch",
+    "unpatch",
 ]
 
 register_auto_classes()
+register_interface()
