@@ -279,6 +279,14 @@ def read_config_toml(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path} is not valid TOML: it is nested too deeply") from None
 
 
+def parse_config_assignments(sets: Iterable[str]) -> dict[str, Any]:
+    """The table that assignments such as "options.block=32" make, for a command without a recipe."""
+    table: dict[str, Any] = {}
+    for parts, text in map(_split_assignment, sets):
+        _assign(table, parts, _value(text))
+    return table
+
+
 def _split_assignment(assignment: str) -> tuple[list[str], str]:
     """The parts of the key of `a.b=c`, and its value as written."""
     key, equals, text = assignment.partition("=")

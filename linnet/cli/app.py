@@ -21,7 +21,8 @@ from linnet.errors import LinnetError
 
 # In the order of `linnet --help`.
 COMMANDS = (
-    *("demo", "train", "finetune", "resume", "evaluate", "predict", "generate", "export", "verify", "repair"),
+    *("demo", "train", "finetune", "resume", "evaluate", "predict", "generate", "export", "convert"),
+    *("verify", "repair"),
     *("data", "analyze", "report", "bench", "audit", "reproduce", "list", "doctor"),
 )
 

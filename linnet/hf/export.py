@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from transformers import GenerationConfig
-from transformers.utils import logging
 
 from linnet.config import read_config_toml
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import InputError, UnsupportedError
 from linnet.hf.card import write_model_card
 from linnet.hf.config import LinnetConfig
+from linnet.hf.interface import quiet_transformers
 from linnet.hf.modeling import (
     LinnetForCausalLM,
     LinnetForMaskedLM,
@@ -63,19 +63,13 @@ def export_to_hf(
     wrapped = wrap_for_export(model, own)
     clean_temporary_files(folder.absolute().parent, IDLE, shared=True)
     temporary = temporary_file_name(folder)
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        with one_line_file_errors("write", folder, temporary):
-            wrapped.save_pretrained(temporary)
-            if own is not None:
-                convert_tokenizer(own).save_pretrained(temporary)
-            if card is not None:
-                write_text_file(temporary / "README.md", card)
-            temporary.replace(folder)
-    finally:
-        if bars:
-            logging.enable_progress_bar()
+    with one_line_file_errors("write", folder, temporary), quiet_transformers():
+        wrapped.save_pretrained(temporary)
+        if own is not None:
+            convert_tokenizer(own).save_pretrained(temporary)
+        if card is not None:
+            write_text_file(temporary / "README.md", card)
+        temporary.replace(folder)
     return folder
 
 

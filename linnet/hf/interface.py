@@ -67,13 +67,13 @@ def attend_through_interface(
     if calls is not None:
         calls.append(Call(module, q, k, v, attention_mask, window, causal, core))
     if core is None:
-        o = _softmax(q, k, v, attention_mask, window, causal, dropout)
+        o = attend_softmax(q, k, v, attention_mask, window, causal, dropout)
     else:
         o = core(q, k, v, key_mask=attention_mask)
     return o.transpose(1, 2).contiguous(), None
 
 
-def _softmax(
+def attend_softmax(
     q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, window: int | None, causal: bool, dropout: float
 ) -> Tensor:
     """What a layer computes that linnet leaves alone."""
@@ -102,18 +102,31 @@ def register_interface() -> None:
 
 
 @contextmanager
-def through_interface(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the model's attention goes through linnet's function, whatever it was before."""
-    before, level = model.config._attn_implementation, logging.get_verbosity()
-    logging.set_verbosity_error()  # a model that cannot is refused by whoever asks
+def quiet_transformers() -> Iterator[None]:
+    """Inside, Transformers logs only errors and shows no progress bars."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
-        if before != NAME:
-            model.set_attn_implementation(NAME)
         yield
     finally:
-        if before != NAME:
-            model.set_attn_implementation(before)
         logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def through_interface(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, the model's attention goes through linnet's function, whatever it was before."""
+    before = model.config._attn_implementation
+    with quiet_transformers():  # a model that cannot change its attention is refused by whoever asks
+        try:
+            if before != NAME:
+                model.set_attn_implementation(NAME)
+            yield
+        finally:
+            if before != NAME:
+                model.set_attn_implementation(before)
 
 
 def record_interface_calls(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> list[Call]:

@@ -9,11 +9,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
-from transformers.utils import logging
 
 from linnet.config import short_config_value
 from linnet.errors import InputError, LinnetError
-from linnet.hf.interface import NAME
+from linnet.hf.interface import NAME, quiet_transformers
 from linnet.hf.patch import patch
 from linnet.storage import read_json_file
 
@@ -110,21 +109,17 @@ def _weights(
     path: Path, cls: type[PreTrainedModel], config: PreTrainedConfig, dtype: torch.dtype | None
 ) -> PreTrainedModel:
     """The model with its weights; a missing one is an error."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    found: Any
     try:
-        model, info = cls.from_pretrained(
-            path, config=config, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
-        )
+        with quiet_transformers():
+            found = cls.from_pretrained(
+                path, config=config, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+            )
     except LinnetError:
         raise
     except Exception as error:  # noqa: BLE001  a damaged file gives many kinds
         raise InputError(f"{path}: {_first_line(error)}") from None
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
+    model, info = found
     missing = sorted(info["missing_keys"]) + sorted(str(key[0]) for key in info.get("mismatched_keys", ()))
     if missing:
         raise InputError(f"{path} does not fit {cls.__name__}: {len(missing)} weights are missing, first {missing[0]}")

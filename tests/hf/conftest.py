@@ -35,3 +35,53 @@ def tiny() -> Callable[..., torch.nn.Module]:
         return model
 
     return build
+
+
+SIZE = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+
+
+def _stock(name: str) -> torch.nn.Module:
+    """A small model of a class of Transformers."""
+    t = transformers
+    if name == "distilbert":
+        sizes = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "initializer_range": 0.3}
+        return t.DistilBertForMaskedLM(t.DistilBertConfig(vocab_size=99, **sizes))
+    if name == "modernbert":
+        ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+        sizes = SIZE | {"num_hidden_layers": 4}
+        config = t.ModernBertConfig(**sizes, **ids, local_attention=8, global_attn_every_n_layers=2)
+        return t.ModernBertForMaskedLM(config)
+    if name == "vit":
+        sizes = {key: SIZE[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+        config = t.ViTConfig(**sizes, intermediate_size=48, image_size=32, patch_size=8, initializer_range=0.3)
+        return t.ViTForImageClassification(config)
+    if name == "bart":
+        sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+        heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+        return t.BartForConditionalGeneration(t.BartConfig(vocab_size=99, **sizes, **heads))
+    classes = {
+        "bert": (t.BertConfig, t.BertForMaskedLM),
+        "bert_encoder": (t.BertConfig, t.BertModel),
+        "roberta": (t.RobertaConfig, t.RobertaForSequenceClassification),
+        "electra": (t.ElectraConfig, t.ElectraForMaskedLM),
+        "albert": (t.AlbertConfig, t.AlbertForMaskedLM),
+        "mpnet": (t.MPNetConfig, t.MPNetForMaskedLM),
+        "deberta": (t.DebertaV2Config, t.DebertaV2ForMaskedLM),
+        "llama": (t.LlamaConfig, t.LlamaForCausalLM),
+    }
+    config, cls = classes[name]
+    return cls(config(**SIZE, **({"num_key_value_heads": 2} if name == "llama" else {})))
+
+
+@pytest.fixture
+def stock() -> Callable[[str], torch.nn.Module]:
+    """`stock("bert")`: a small model of Transformers with random weights, in evaluation mode."""
+    return lambda name: _stock(name).eval()
