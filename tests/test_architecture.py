@@ -37,7 +37,7 @@ ARROWS = {
     "bench": MODELS | {"testing", "figures"},
     "train": MODELS | {"data", "tasks", "instruments"},
     "report": MODELS | {"instruments", "figures", "bench"},
-    "studies": MODELS | {"data", "tasks", "instruments", "figures", "train", "report", "bench"},
+    "studies": MODELS | {"data", "tasks", "instruments", "figures", "train", "report", "bench", "hf"},
     "hf": MODELS | {"data", "instruments", "figures"},
     "__main__": {"cli"},
 }

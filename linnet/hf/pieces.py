@@ -58,16 +58,19 @@ def load_tokenizer_of_pieces(folder: Path) -> Tokenizer:
 def read_text_pieces(text: Path, folder: Path) -> TextPieces:
     """A text file in the tokens of the model in `folder`."""
     try:
-        data = text.read_bytes()
-        content = data.decode()
+        content = text.read_bytes().decode()
     except OSError as error:
         raise InputError(f"cannot read {text}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InputError(f"{text} is not UTF-8 text") from None
-    tokenizer = load_tokenizer_of_pieces(folder)
+    return text_pieces(content, load_tokenizer_of_pieces(folder))
+
+
+def text_pieces(content: str, tokenizer: Tokenizer) -> TextPieces:
+    """A text in the tokens of a tokenizer."""
     special = tokenizer.encode("").ids
     lines = content.split("\n")
-    parts = ["\n".join(lines[i : i + 200]) for i in range(0, len(lines), 200)]
+    parts = ["\n".join(lines[i : i + 200]) for i in range(0, len(lines), 200)]  # encoded at once
     encoded = tokenizer.encode_batch_fast(parts, add_special_tokens=False)
     ids = torch.tensor([token for part in encoded for token in part.ids], dtype=torch.int64)
-    return TextPieces(ids, special[:1], special[1:], hashlib.sha256(data).hexdigest())
+    return TextPieces(ids, special[:1], special[1:], hashlib.sha256(content.encode()).hexdigest())

