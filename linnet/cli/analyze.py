@@ -1,6 +1,8 @@
 """`linnet analyze`: run the instruments on the attention of a trained model."""
 
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,11 +10,13 @@ import typer
 
 from linnet.cli import Json, check_cli_folder, print_cli_json, print_cli_table
 from linnet.cli.evaluate import Checkpoint
-from linnet.errors import InputError
+from linnet.errors import InputError, unknown_name_error
+from linnet.registry import ATTENTION
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from linnet.instruments.base import View
     from linnet.models.backbone import Model
     from linnet.screen import Screen
     from linnet.tasks.base import Task
@@ -35,6 +39,13 @@ Samples = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder for the results.", metavar="DIR", show_default="analysis in DIR")
 ]
+Hf = Annotated[bool, typer.Option("--hf", help="DIR is a folder of Hugging Face Transformers.")]
+Beside = Annotated[
+    str | None,
+    typer.Option(
+        "--beside", help="With --hf, also measure this mechanism on the same queries and keys.", metavar="NAME"
+    ),
+]
 Format = Annotated[str | None, typer.Option("--format", help="Figure format: png, pdf or svg.", show_default="png")]
 
 
@@ -47,6 +58,8 @@ def analyze_command(
     checkpoint: Checkpoint = "last",
     out: Out = None,
     kind: Format = None,
+    hf: Hf = False,
+    beside: Beside = None,
     json: Json = False,
 ) -> None:
     """Measure what the attention of a model does.
@@ -61,6 +74,7 @@ def analyze_command(
       linnet analyze runs/mine
       linnet analyze runs/mine --text my.txt --tokens 200 --instrument entropy --instrument attention_map
       linnet analyze runs/mine --out paper --format pdf
+      linnet analyze --hf models/minilm --text my.txt --tokens 256 --beside lln_diag --out minilm
     """
     from linnet.instruments.analyze import analysis_remarks, analysis_rows, analyze_views, choose_analyze_instruments
     from linnet.instruments.plots import save_analysis_plots
@@ -70,39 +84,43 @@ def analyze_command(
     choose_analyze_instruments(names or ())
     if text and samples:
         raise InputError("--samples counts validation blocks: it cannot be used with --text")
+    _check_hf(hf, text, samples, checkpoint, beside)
     target, screen = out or folder / "analysis", Screen(quiet=json)
     check_cli_folder("--out", target)
     drawn = _can_draw(kind, screen)
 
-    from linnet.instruments.base import instrument_views_of_model
-    from linnet.models.loading import load_model
-    from linnet.train.run import run_checkpoint_step
-
-    model = load_model(folder, run_checkpoint_step(folder, checkpoint), screen.warn)
-    task = None if text else _task(folder, screen)
-    if text:
-        ids, words, separator = _read(folder, text, tokens, model)
-    else:
-        ids, words, separator = _validation(task, samples or BLOCKS, tokens, model)
-    length = ids.shape[1] if model.config.patch is None else model.config.picture_tokens
+    views, words, separator, pictures = (
+        (*_hf_views(folder, text, tokens, beside), None)
+        if hf and text
+        else _run_views(folder, text, tokens, samples, checkpoint, screen)
+    )
     try:
-        show = screen.work(f"measuring {len(model.blocks)} layers on {ids.shape[0]} x {length} tokens")
+        B, _, N = views[0].shape
+        show = screen.work(f"measuring {len(views)} layers on {B} x {N} tokens")
         records = read_run_metrics(folder / "metrics.jsonl")
-        analysis = analyze_views(instrument_views_of_model(model, ids), names or (), words, records, show)
+        analysis = analyze_views(views, names or (), words, records, show)
     finally:
         screen.close()
-    given: list[tuple[str, Any]] = [("--text", text), ("--tokens", tokens), ("--samples", samples)]
+    given: list[tuple[str, Any]] = [
+        ("--text", text),
+        ("--tokens", tokens),
+        ("--samples", samples),
+        ("--beside", beside),
+    ]
     given += [("--checkpoint", checkpoint), *(("--instrument", name) for name in names or ())]
     options = [str(part) for key, value in given if value not in (None, "last") for part in (key, value)]
     analysis["separator"] = separator
-    analysis["command"] = shlex.join(["linnet", "analyze", str(folder), *options])
-    target.mkdir(parents=True, exist_ok=True)
-    clean_temporary_files(target, IDLE, shared=True)  # what a killed analysis left
-    write_json_file(target / "analysis.json", analysis)
-    files = [target / "analysis.json", *(save_analysis_plots(analysis, target, kind or "png") if drawn else ())]
-    if task is not None and model.config.patch is not None:
+    analysis["command"] = shlex.join(["linnet", "analyze", *(["--hf"] if hf else []), str(folder), *options])
+    files = []
+    for place, layers in _places(analysis, target, beside).items():
+        place.mkdir(parents=True, exist_ok=True)
+        clean_temporary_files(place, IDLE, shared=True)  # what a killed analysis left
+        part = {**analysis, "layers": layers}
+        write_json_file(place / "analysis.json", part)
+        files += [place / "analysis.json", *(save_analysis_plots(part, place, kind or "png") if drawn else ())]
+    if pictures is not None:
         files.append(target / "pictures.json")
-        write_json_file(files[-1], _pictures(task, model, screen))
+        write_json_file(files[-1], pictures())
     if json:
         layers = [{k: v for k, v in layer.items() if k != "maps"} for layer in analysis["layers"]]
         print_cli_json({**analysis, "layers": layers, "files": [str(file) for file in files]})
@@ -111,6 +129,57 @@ def analyze_command(
     if lines:
         print_cli_table(columns, lines)
     print(*analysis_remarks(analysis), *files, sep="\n")
+
+
+def _places(analysis: dict[str, Any], target: Path, beside: str | None) -> dict[Path, list[dict[str, Any]]]:
+    """The layers of each folder: those of the model, and those of the mechanism beside it in a folder of its name."""
+    layers = analysis["layers"]
+    numbers = [layer["name"].split()[1] for layer in layers]
+    own = next((i for i in range(1, len(layers)) if numbers[i] in numbers[:i]), len(layers)) if beside else len(layers)
+    return {target: layers[:own], **({target / beside: layers[own:]} if beside else {})}
+
+
+def _check_hf(hf: bool, text: Path | None, samples: int | None, checkpoint: str, beside: str | None) -> None:
+    """Raise if the options do not go together."""
+    if beside is not None and not hf:
+        raise InputError(f"--beside is {beside!r}: it needs --hf")
+    if not hf:
+        return
+    if text is None:
+        raise InputError("--hf needs a text: --text FILE")
+    if samples is not None or checkpoint != "last":
+        raise InputError("--samples and --checkpoint belong to a run: they cannot be used with --hf")
+
+
+def _hf_views(folder: Path, text: Path, tokens: int | None, beside: str | None) -> "tuple[list[View], list[str], str]":
+    """Views of a model of Transformers on a text, with the words of the text and their separator."""
+    if beside is not None and beside not in ATTENTION:
+        raise unknown_name_error("attention", beside, ATTENTION.names())
+
+    from linnet.hf.views import views_of_folder
+
+    return views_of_folder(folder, text, tokens, beside)
+
+
+def _run_views(
+    folder: Path, text: Path | None, tokens: int | None, samples: int | None, checkpoint: str, screen: "Screen"
+) -> "tuple[list[View], list[str], str, Callable[[], dict[str, Any]] | None]":
+    """Views of the model of a run or export, with the words of its first sequence and their separator.
+
+    For a model of pictures also a function that describes its predictions.
+    """
+    from linnet.instruments.base import instrument_views_of_model
+    from linnet.models.loading import load_model
+    from linnet.train.run import run_checkpoint_step
+
+    model = load_model(folder, run_checkpoint_step(folder, checkpoint), screen.warn)
+    if text:
+        ids, words, separator = _read(folder, text, tokens, model)
+        return instrument_views_of_model(model, ids), words, separator, None
+    task = _task(folder, screen)
+    ids, words, separator = _validation(task, samples or BLOCKS, tokens, model)
+    pictures = None if model.config.patch is None else partial(_pictures, task, model, screen)
+    return instrument_views_of_model(model, ids), words, separator, pictures
 
 
 def _can_draw(kind: str | None, screen: "Screen") -> bool:
