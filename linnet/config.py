@@ -160,8 +160,11 @@ class TrainConfig(Settings):
     eval_every: Every = 100
     eval_batches: Every = 0
     save_every: Every = 100
+    save_async: bool = True
     keep_last: Count = 2
     keep_every: Every = 0
+    keep_hours: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    keep_best: Annotated[int, Field(ge=1, le=1000)] = 1
     log_every: Count = 10
     instruments: Annotated[tuple[str, ...], Field(strict=False, examples=[["entropy", "temperature"]])] = ()
     instrument_every: Every = 100

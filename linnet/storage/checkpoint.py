@@ -6,10 +6,11 @@ Nothing in it depends on the time, so the same training state always gives the s
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,11 +135,27 @@ def checkpoint_steps(folder: str | Path) -> list[int]:
     return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-(0|[1-9][0-9]*)", name))
 
 
-def checkpoints_to_keep(folder: str | Path, step: int, best: int | None, last: int = 2, every: int = 0) -> set[int]:
-    """The steps kept after a save at `step`: the `last` up to it, the best, and multiples of `every`."""
+def checkpoints_to_keep(
+    folder: str | Path, step: int, best: Iterable[int], last: int = 2, every: int = 0, hours: float = 0.0
+) -> set[int]:
+    """What `prune_checkpoints` should keep after a save at `step`.
+
+    These are the `last` ones up to it, the best, multiples of `every`, and one for every so many `hours`.
+    """
     saved = [n for n in checkpoint_steps(folder) if n <= step]
     regular = [n for n in saved if every and n % every == 0]
-    return {*saved[-last:], *regular, *([] if best is None else [best])}
+    return {*saved[-last:], *regular, *best, *(_by_time(Path(folder), saved, 3600 * hours) if hours else ())}
+
+
+def _by_time(folder: Path, saved: list[int], seconds: float) -> list[int]:
+    """The first checkpoint, and each that was written at least so long after the one before it in this list."""
+    kept: list[tuple[float, int]] = []
+    for step in saved:
+        with contextlib.suppress(OSError):  # a damaged one has no time
+            written = (folder / f"step-{step}" / MANIFEST).stat().st_mtime
+            if not kept or written >= kept[-1][0] + seconds:
+                kept.append((written, step))
+    return [step for _, step in kept]
 
 
 def prune_checkpoints(folder: str | Path, keep: set[int]) -> str:

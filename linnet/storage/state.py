@@ -67,6 +67,8 @@ class Position(_Saved):
     evaluated: Natural = 0  # the step of the last evaluation
     best_step: Natural | None = None
     best_loss: float | None = None  # or another number that the task ranks by
+    best_steps: list[Natural] = []  # as many as are kept, the best first
+    best_ranks: list[float] = []  # the numbers they are ranked by
     loss: float = 0.0  # summed since the last record
     terms: Natural = 0  # number of terms in that sum
     updates: Natural = 0  # since the last record
@@ -79,9 +81,23 @@ class Position(_Saved):
             raise ValueError("an evaluation, the best step or the number of updates is beyond the step")
         if (self.best_step is None) != (self.best_loss is None):
             raise ValueError("best_step and best_loss must be set together")
+        if len(self.best_steps) != len(self.best_ranks) or max(self.best_steps, default=0) > self.evaluated:
+            raise ValueError("best_steps and best_ranks do not belong together")
+        if self.best_steps and (self.best_steps[0], self.best_ranks[0]) != (self.best_step, self.best_loss):
+            raise ValueError("best_steps does not begin with best_step")
         if len(self.norms) != len(self.squares) or bool(self.norms) != bool(self.updates):
             raise ValueError("norms and squares do not match the updates")
         return self
+
+    def add_evaluation(self, rank: float, keep: int) -> None:
+        """Record the evaluation of this step; of equal ranks, the earlier step is better. Remembers the best `keep`."""
+        self.evaluated = self.step
+        known = list(zip(self.best_ranks, self.best_steps, strict=True))
+        if not known and self.best_step is not None and self.best_loss is not None:  # of an earlier linnet
+            known = [(self.best_loss, self.best_step)]
+        best = sorted([*known, (rank, self.step)])[:keep]
+        self.best_ranks, self.best_steps = [r for r, _ in best], [s for _, s in best]
+        self.best_loss, self.best_step = best[0]
 
 
 class State(_Saved):

@@ -18,7 +18,7 @@ LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # left by a process that was 
 # What may change during a run, besides paths: the machine, the length, and how often to evaluate, save and log.
 FREE = {
     *("steps", "device", "threads", "eval_every", "save_every", "log_every", "tensorboard"),
-    *("instruments", "instrument_every", "keep_last", "keep_every"),
+    *("instruments", "instrument_every", "save_async", "keep_last", "keep_every", "keep_hours", "keep_best"),
 }
 
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from linnet.config import RunConfig
 from linnet.models.backbone import Model
 from linnet.models.loading import load_model_weights
-from linnet.storage import Checkpoint, Position, checkpoints_to_keep, prune_checkpoints, save_checkpoint
+from linnet.storage import Checkpoint, Position
 from linnet.tasks.base import Batch, Task, task_batch_to_device
 from linnet.train.device import deterministic_device, device_precision, model_on_device, pick_device
-from linnet.train.finite import NonFiniteError, find_not_finite_gradient, find_not_finite_place, find_not_finite_tensors
+from linnet.train.finite import NonFiniteError, find_not_finite_gradient, find_not_finite_place
 from linnet.train.log import RunLog
 from linnet.train.optim import (
     finish_optim_gradients,
@@ -28,6 +28,7 @@ from linnet.train.optim import (
     optim_layer_norms,
     optimizer_tensors,
 )
+from linnet.train.saving import CheckpointSaver
 from linnet.train.schedule import scheduled_first_beta, scheduled_learning_rate
 from linnet.train.signals import Stop
 from linnet.train.watch import Watch
@@ -38,7 +39,7 @@ class Trainer:
 
     def __init__(self, config: RunConfig, task: Task, model: Model, folder: Path, state: dict[str, Any]) -> None:
         self.config, self.train, self.task, self.state = config, config.train, task, state
-        self.checkpoints = folder / "checkpoints"
+        self.saver = CheckpointSaver(folder / "checkpoints", config.train)
         self.device = pick_device(config.train)
         self.model, self.forward = model_on_device(model, config.train, self.device)
         self.optimizer = make_optimizer(self.model, config.train)
@@ -47,9 +48,9 @@ class Trainer:
         self.at = Position()
         self.stop = Stop()
         self._saved: int | None = None
-        self._warned = False  # whether it has warned that a checkpoint could not be removed
         self._clock = 0.0  # seconds of updates since the last record
         self._loading = 0.0  # the part of them spent loading batches
+        self._saving = 0.0  # seconds of waiting for checkpoints since the last record
         self._cold: float | None = None  # the part of them spent in the first update, which is left out of the speed
         self._read = 0  # tokens in the other updates
 
@@ -62,13 +63,14 @@ class Trainer:
 
     def run(self, log: RunLog) -> Stop:
         """Train to the end or until a signal arrives; either way, save the state after the last complete update."""
-        with self.stop as stop, deterministic_device(self.device):
+        with self.stop as stop, deterministic_device(self.device), self.saver:
             self.model.train()
             while True:
+                self.saver.check()
                 evaluated = self._due(self.train.eval_every) and self.at.evaluated != self.at.step
                 if evaluated:
                     evaluated = self._evaluate(log)
-                best = evaluated and self.at.best_step == self.at.step
+                best = evaluated and self.at.step in self.at.best_steps
                 wanted = best or bool(stop) or self._due(self.train.save_every)
                 if self.at.step and (evaluated or self._saved != self.at.step) and wanted:
                     self._save(log)
@@ -186,10 +188,14 @@ class Trainer:
             means, squares = ([x / at.updates for x in sums] for sums in (at.norms, at.squares))
             record = {"step": at.step, "split": "train", "loss": loss, "lr": rate, "grad_norm": norm}
             gradients = {"updates": at.updates, "grad_means": means, "grad_squares": squares}
-            timing = {"loading": round(self._loading, 4), "tokens_per_second": round(speed, 1)}
+            timing = {
+                "loading": round(self._loading, 4),
+                "saving": round(self._saving, 4),
+                "tokens_per_second": round(speed, 1),
+            }
             log.train({**record, "tokens": at.tokens, **gradients}, self._clock, timing, left)
             at.loss, at.terms, at.updates, at.norms, at.squares = 0.0, 0, 0, [], []
-            self._clock, self._loading, self._cold, self._read = 0.0, 0.0, 0.0, 0
+            self._clock, self._loading, self._saving, self._cold, self._read = 0.0, 0.0, 0.0, 0.0, 0
 
     def _measure(self, log: RunLog, watch: Watch) -> None:
         """Record the measurements of the instruments at this step."""
@@ -208,29 +214,17 @@ class Trainer:
             return False
         if not math.isfinite(metrics["loss"]):
             raise NonFiniteError(f"step {self.at.step}: the loss on the validation split is {metrics['loss']}")
-        self.at.evaluated = self.at.step
-        rank = self.task.rank(metrics)
-        if self.at.best_loss is None or rank < self.at.best_loss:
-            self.at.best_step, self.at.best_loss = self.at.step, rank
+        self.at.add_evaluation(self.task.rank(metrics), self.train.keep_best)
         log.evaluation({"step": self.at.step, **metrics}, time.perf_counter() - start)
         return True
 
     def _save(self, log: RunLog) -> None:
-        """Write a checkpoint of this step and remove those that the configuration does not keep."""
-        weights, moments = self.model.state_dict(), optimizer_tensors(self.model, self.optimizer)
-        bad = find_not_finite_tensors({**weights, **moments})
-        if bad:
-            raise NonFiniteError(f"step {self.at.step}: {bad[0]} is not finite; the checkpoint was not written")
-        state = {**self.state, "position": self.at.model_dump(), "metrics": log.mark()}
-        log.sync()
-        save_checkpoint(self.checkpoints, self.at.step, weights, moments, state)
-        rule = (self.train.keep_last, self.train.keep_every)
-        failure = prune_checkpoints(
-            self.checkpoints, checkpoints_to_keep(self.checkpoints, self.at.step, self.at.best_step, *rule)
-        )
-        if failure and not self._warned:
-            log.screen.warn(f"{failure}; old checkpoints stay until the run is resumed")
-        self._saved, self._warned = self.at.step, self._warned or bool(failure)
+        """Save this step; the time that training waits for it is recorded."""
+        start = time.perf_counter()
+        tensors = self.model.state_dict(), optimizer_tensors(self.model, self.optimizer)
+        self.saver.save(*tensors, self.state, self.at, log)
+        self._saved = self.at.step
+        self._saving += time.perf_counter() - start
 
 
 def loop_seed(*numbers: int) -> int:

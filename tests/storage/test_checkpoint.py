@@ -221,20 +221,20 @@ def test_the_newest_checkpoint_is_chosen_by_number(tmp_path):
 def test_the_configuration_decides_how_many_are_kept(tmp_path):
     for step in (5, 10, 15, 20, 25):
         save(tmp_path, step)
-    assert checkpoints_to_keep(tmp_path, 25, 5, last=1) == {5, 25}
-    assert checkpoints_to_keep(tmp_path, 25, None, last=3) == {15, 20, 25}
-    assert checkpoints_to_keep(tmp_path, 25, None, last=1, every=10) == {10, 20, 25}
-    assert checkpoints_to_keep(tmp_path, 25, None, last=100) == {5, 10, 15, 20, 25}
+    assert checkpoints_to_keep(tmp_path, 25, [5], last=1) == {5, 25}
+    assert checkpoints_to_keep(tmp_path, 25, (), last=3) == {15, 20, 25}
+    assert checkpoints_to_keep(tmp_path, 25, (), last=1, every=10) == {10, 20, 25}
+    assert checkpoints_to_keep(tmp_path, 25, (), last=100) == {5, 10, 15, 20, 25}
 
 
 def test_the_last_two_and_the_best_are_kept(tmp_path):
     for step in (5, 10, 15, 20, 25):
         save(tmp_path, step)
-    assert checkpoints_to_keep(tmp_path, 25, None) == {20, 25}
-    prune_checkpoints(tmp_path, checkpoints_to_keep(tmp_path, 25, best=10))
+    assert checkpoints_to_keep(tmp_path, 25, ()) == {20, 25}
+    prune_checkpoints(tmp_path, checkpoints_to_keep(tmp_path, 25, best=[10]))
     assert checkpoint_steps(tmp_path) == [10, 20, 25]
     save(tmp_path, 22)  # resumed from 20 since 25 was damaged
-    prune_checkpoints(tmp_path, checkpoints_to_keep(tmp_path, 22, best=10))
+    prune_checkpoints(tmp_path, checkpoints_to_keep(tmp_path, 22, best=[10]))
     assert checkpoint_steps(tmp_path) == [10, 20, 22]
     assert temporaries(tmp_path) == []
 
@@ -284,3 +284,13 @@ def test_nothing_is_unpickled(tmp_path):
             read_checkpoint(path)
         (path / name).write_bytes(data)
     assert not (tmp_path / "owned").exists()
+
+
+def test_one_checkpoint_is_kept_for_every_so_many_hours(tmp_path):
+    hours = {1: 0.0, 2: 0.5, 3: 1.0, 4: 1.9, 5: 2.5, 6: 2.6}
+    for step, hour in hours.items():
+        written = 1_000_000 + 3600 * hour
+        os.utime(save(tmp_path, step) / MANIFEST, (written, written))
+    assert checkpoints_to_keep(tmp_path, 6, (), last=1, hours=1.0) == {1, 3, 5, 6}
+    assert checkpoints_to_keep(tmp_path, 6, (), last=1, hours=0.0) == {6}
+    assert checkpoints_to_keep(tmp_path, 6, [2, 4], last=1, hours=100.0) == {1, 2, 4, 6}

@@ -117,7 +117,7 @@ def test_kills_at_random_moments_of_a_run(tmp_path):
         newest = newest_checkpoint(folder, no_warning)
         for step in range(newest.step + 1 if newest else 1, 10_000):
             save(folder, step)
-            prune_checkpoints(folder, checkpoints_to_keep(folder, step, best=1))
+            prune_checkpoints(folder, checkpoints_to_keep(folder, step, best=[1]))
 
     start = time.perf_counter()
     save(tmp_path / "timed", 1)
