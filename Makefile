@@ -1,6 +1,6 @@
 # Every target sets itself up: it creates .venv inside the project and installs exactly requirements.lock there,
 # whose hashes pip checks, then torch.
-.PHONY: install demo test test-slow test-asan lint bench wheels docs clean
+.PHONY: install demo test test-slow test-asan prove lint bench wheels docs clean
 .DEFAULT_GOAL := install
 SHELL := /bin/bash
 
@@ -48,6 +48,10 @@ test-asan: $(STAMP)
 	tests/ops/cpu/test_block.py tests/ops/cpu/test_features.py tests/ops/cpu/test_exp_block.py \
 	tests/ops/test_glu.py tests/ops/test_dropout.py tests/ops/test_positions.py tests/attention/test_step.py \
 	-k "not memory and not compiles"
+
+# Try every promise of docs/reliability.md, two at a time, and write its record and table. Takes up to 40 minutes.
+prove: $(STAMP)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.prove
 
 lint: $(STAMP)
 	@$(BIN)/ruff check

@@ -89,24 +89,24 @@ def main() -> int:
     if unknown:
         parser.error(f"{unknown[0]} is not a promise: {', '.join(names)}")
     record = read_json_file(RECORD) if RECORD.exists() else {"promises": []}
-    if not given.render:
-        start = time.perf_counter()
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            results = []
-            for each in pool.map(lambda name: _in_process(name, given.short), given.names or names):
-                _print(each)
-                results.append(each)
-        if given.short:
-            return int(any(each["failed"] for each in results))
-        known = {each["name"]: each for each in (*record["promises"], *results)}
-        whole = round((time.perf_counter() - start) / 60, 1)
-        record = {
-            "promises": [known[name] for name in names if name in known],
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[2]:.1f}",
-            "minutes": whole if not given.names else record.get("minutes", whole),
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        }
-        write_json_file(RECORD, record)
+    start, results = time.perf_counter(), []
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        chosen = [] if given.render else given.names or names
+        for each in pool.map(lambda name: _in_process(name, given.short), chosen):
+            _print(each)
+            results.append(each)
+            if not given.short:
+                known = {other["name"]: other for other in (*record["promises"], *results)}
+                minutes = round((time.perf_counter() - start) / 60, 1)
+                record = {
+                    "promises": [known[name] for name in names if name in known],
+                    "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[2]:.1f}",
+                    "minutes": record.get("minutes", minutes) if given.names else minutes,
+                    "date": time.strftime("%Y-%m-%d", time.gmtime()),
+                }
+                write_json_file(RECORD, record)  # after each: what has been tried is kept if this is stopped
+    if given.short:
+        return int(any(each["failed"] for each in results))
     PAGE.write_text(render_reliability(record, PAGE.read_text()))
     return int(any(each["failed"] for each in record["promises"]))
 

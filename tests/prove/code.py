@@ -39,7 +39,7 @@ def every_command(folder: Path, recipe: Path) -> list[list[str]]:
     return [*commands, *others, *more, *last[:2], bench, ["audit", "norm"]]
 
 
-def _watched(command: list[str], events: tuple[str, ...]) -> int:
+def watched_command(command: list[str], events: tuple[str, ...]) -> int:
     """Run a command; the process ends with HIT at one of the audit events, except while modules are imported."""
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -65,7 +65,7 @@ def _frames() -> list[str]:
 @promise(
     "8",
     "Nothing is ever unpickled.",
-    "An audit hook ends the process at any unpickling while every command runs; hostile pickles take the place of every "
+    "An audit hook ends the process at any unpickling while every command runs; pickles take the place of every "
     "file that linnet reads, under its name, and none of them runs.",
 )
 def never_unpickles(trials: Trials) -> None:
@@ -74,7 +74,7 @@ def never_unpickles(trials: Trials) -> None:
     recipe = folder / "recipe.toml"
     recipe.write_text(dump_config(small_run(folder, steps=2)))
     for command in every_command(folder, recipe)[: None if not trials.short else 4]:
-        status = os.waitpid(child(lambda command=command: _watched(command, EVENTS)), 0)[1]
+        status = os.waitpid(child(lambda command=command: watched_command(command, EVENTS)), 0)[1]
         code = os.waitstatus_to_exitcode(status)
         trials.check(code == 0, f"linnet {' '.join(command)}: exit code {code}{' (unpickled)' * (code == HIT)}")
     marker = folder / "executed"
@@ -91,7 +91,10 @@ def never_unpickles(trials: Trials) -> None:
     for suffix in (".toml", ".txt", ".json", ".npz", ".bin", ".tsv", ".tar", ".tar.gz", ".xz", ".safetensors", ".png"):
         path = folder / f"data{suffix}"
         path.write_bytes(pickle.dumps(_Payload(marker)))
-        for command in (["train", str(path), "--dry-run"], ["train", "text", "--set", f"data.path={path}", "--dry-run"]):
+        for command in (
+            ["train", str(path), "--dry-run"],
+            ["train", "text", "--set", f"data.path={path}", "--dry-run"],
+        ):
             os.waitpid(child(lambda command=command: run_app(command)), 0)
             trials.check(not marker.exists(), f"{command[0]} on {path.name}")
 
@@ -112,7 +115,7 @@ def no_code_from_data(trials: Trials) -> None:
     sys.path.insert(0, str(folder))
     values = ("planted_module", "planted_module.thing", "planted_module:thing", "!!python/name:planted_module.x")
     values += ("__import__('planted_module')", "${planted_module}", "{{planted_module}}", "file://planted_module.py")
-    base = small_run(folder, steps=1).model_dump(mode="json", exclude_none=True)
+    base = small_run(folder, steps=2).model_dump(mode="json", exclude_none=True)
     places = [(section, key) for section in ("data", "model", "train") for key in base[section]]
     places += [("", key) for key in ("task", "seed", "model", "data")]
     places += [(section, name) for section in ("", "data", "model", "train") for name in NAMES]
@@ -123,7 +126,9 @@ def no_code_from_data(trials: Trials) -> None:
             into = table[section] if section and isinstance(table[section], dict) else table
             into[key] = rng.choice((rng.choice(values), [rng.choice(values)], {"name": rng.choice(values)}))
         trials.one_line(lambda table=table: check_config(parse_config(table)), f"configuration {i}")
-        trials.check("planted_module" not in sys.modules and not (folder / "ran").exists(), f"configuration {i} ran code")
+        trials.check(
+            "planted_module" not in sys.modules and not (folder / "ran").exists(), f"configuration {i} ran code"
+        )
     sys.path.remove(str(folder))
 
 
@@ -181,4 +186,3 @@ def planted_kernels(trials: Trials) -> None:
         (place / name).chmod(0o700)
         trials.check(build.find_cpu_build() is None, f"damaged library {i}")
         (place / name).unlink()
-

@@ -43,7 +43,7 @@ def _verified(folder: Path) -> str:
 def damage_is_found(trials: Trials) -> None:
     """1,000 flips and 1,000 cuts, then whole files."""
     rng, folder = random.Random(0), trials.folder
-    config = small_run(folder, steps=4, save_every=2, eval_every=4)
+    config = small_run(folder, steps=4, save_every=2, eval_every=4, log_every=1, schedule="constant")
     start_run(config, folder / "run", QUIET)
     export_model(load_model(folder / "run"), folder / "model", folder / "run/tokenizer.json")
     start_run(config, folder / "again", QUIET)  # so that the cache is complete

@@ -11,7 +11,7 @@ from linnet.errors import LinnetError
 FIRST = 5  # failures that are recorded in words
 
 
-class Skip(Exception):  # noqa: N818  it is no error
+class Skip(Exception):
     """This machine cannot try the promise; the message says why."""
 
 

@@ -1,11 +1,22 @@
 """All promises, in the order of their numbers."""
 
 from tests.prove import (  # noqa: F401  importing them registers their promises
+    code,
     damage,
     disk,
+    export,
+    generation,
+    kernels,
     kills,
+    lasting,
+    mechanisms,
+    network,
+    numbers,
+    recipes,
     resuming,
     signals,
+    sources,
+    supply,
 )
 from tests.prove.promise import PROMISES, Promise
 

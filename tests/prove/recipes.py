@@ -17,7 +17,12 @@ from tests.prove.promise import Trials, promise
 from tests.prove.runs import QUIET, small_run
 
 WEIRD = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from([10**400, -1, 1e308]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from([10**400, -1, 1e308]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
     max_leaves=6,
 )
@@ -69,7 +74,7 @@ def wrong_configurations(trials: Trials) -> None:
 def _random_runs(trials: Trials, rng: random.Random) -> None:
     """Configurations that are drawn to be right: what is refused is refused in one line, all others train."""
     trained, wanted = 0, trials.number(500, 6)
-    for i in range(4 * wanted):
+    for _ in range(4 * wanted):
         if trained == wanted:
             break
         task = rng.choice(("causal_lm", "causal_lm", "masked_lm", "recall"))
@@ -78,7 +83,10 @@ def _random_runs(trials: Trials, rng: random.Random) -> None:
         names = [rng.choice(ATTENTION.names()) for _ in range(rng.randint(1, 3))]
         table["model"] |= {"layers": names, "width": heads * rng.choice((4, 8)), "heads": heads}
         table["model"] |= {"ffn_width": rng.choice((8, 20)), "dropout": rng.choice((0.0, 0.1, 0.5))}
-        table["model"] |= {"norm_position": rng.choice(("pre", "post")), "positions": rng.choice(("none", "sinusoidal"))}
+        table["model"] |= {
+            "norm_position": rng.choice(("pre", "post")),
+            "positions": rng.choice(("none", "sinusoidal")),
+        }
         train = {"steps": 2, "warmup": rng.randint(0, 2), "batch": rng.randint(1, 3), "accumulate": rng.randint(1, 2)}
         train |= {"schedule": rng.choice(("constant", "cosine", "inverse_sqrt", "polynomial", "one_cycle"))}
         train |= {"clip": rng.choice((0.0, 1.0)), "precision": rng.choice(("float32", "float32", "bfloat16"))}

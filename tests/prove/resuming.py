@@ -120,7 +120,7 @@ def two_runs_agree(trials: Trials) -> None:
     """Pairs of runs."""
     for task in ("causal_lm", "masked_lm", "recall")[: 1 if trials.short else 3]:
         for threads in (1, 2):
-            for seed in range(trials.number(4, 1)):
+            for seed in range(trials.number(2, 1)):
                 config = small_run(trials.folder, task, threads=threads).model_copy(update={"seed": seed})
                 places = [trials.folder / f"{task}-{threads}-{seed}-{i}" for i in (0, 1)]
                 for place in places:
