@@ -9,6 +9,7 @@ from tests.prove import (  # noqa: F401  importing them registers their promises
     kernels,
     kills,
     lasting,
+    leftovers,
     mechanisms,
     network,
     numbers,

@@ -1,0 +1,62 @@
+"""Promise 3b: what a killed command leaves, the next one removes."""
+
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+from linnet.cli.app import run_app
+from linnet.train.run import start_run
+from tests.prove.promise import Trials, promise
+from tests.prove.runs import QUIET, child, ended, kill_child, small_run
+
+
+@promise(
+    "3b",
+    "What a killed command leaves, the next one removes at once, and its result is the usual one.",
+    "20 SIGKILLs at random moments of each of `report`, `export`, `analyze` and `bench`, then the command to its end: "
+    "no temporary file is left, and an export has the bytes of an undisturbed one.",
+)
+def killed_commands_leave_nothing(trials: Trials) -> None:
+    """20 kills of each command."""
+    rng, folder = random.Random(0), trials.folder
+    run, place = folder / "run", folder / "out"
+    start_run(small_run(folder, steps=2), run, QUIET)
+    bench = ["bench", "ops", "--quick", "--lengths", "64", "--only", "linear", "--no-peers"]
+    commands = {
+        "export": ["export", str(run), "--out", str(place / "model")],
+        "report": ["report", str(run), "--out", str(place / "report.html")],
+        "analyze": ["analyze", str(run), "--samples", "1", "--out", str(place / "analysis")],
+        "bench": [*bench, "--out", str(place / "bench")],
+    }
+    for name in list(commands)[: 1 if trials.short else None]:
+        place.mkdir()
+        start = time.perf_counter()
+        os.waitpid(child(lambda name=name: run_app(commands[name])), 0)
+        usual, whole = time.perf_counter() - start, _contents(place)
+        shutil.rmtree(place)
+        place.mkdir()
+        kills = 0
+        for _ in range(200):
+            if kills == trials.number(20, 3):
+                break
+            pid = child(lambda name=name: run_app(commands[name]))
+            if ended(pid, usual * rng.uniform(0.05, 1.0)) is None:
+                kill_child(pid)
+                kills += 1
+            elif name == "export":
+                shutil.rmtree(place / "model")
+        if name == "export":
+            shutil.rmtree(place / "model", ignore_errors=True)
+        code = os.waitstatus_to_exitcode(os.waitpid(child(lambda name=name: run_app(commands[name])), 0)[1])
+        left = [path.name for path in (*place.rglob(".linnet-*"), *run.rglob(".linnet-*"))]
+        names = set(_contents(place)) == set(whole)
+        same = _contents(place) == whole if name == "export" else names
+        for _ in range(kills):
+            trials.check(code == 0 and not left and same, f"{name}: code {code}, left {left}, the usual result: {same}")
+        shutil.rmtree(place)
+
+
+def _contents(place: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
