@@ -48,7 +48,6 @@ class Core(nn.Module):
     core_form: ClassVar[bool] = True  # the core makes sense without its mixer: create_attention returns it
     state_types: tuple[str, ...] = ()  # types of a state's tensors: "sum", "input", "moment", "count" or "flag"
     qkv_gain: ClassVar[float] = 2**-0.5  # of the Xavier initialization of the query, key and value projections
-    holds_weights: ClassVar[bool] = False  # `attend` holds all weights, so that instruments read a long text by rows
     stepper: "Stepper | None" = None  # a kernel for a whole decoding step
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: Settings) -> None:

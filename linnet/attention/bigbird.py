@@ -16,6 +16,7 @@ from linnet.config import Settings
 from linnet.ops.block import block_turns, dense_block, pick_block_tokens
 from linnet.ops.hashing import hash_below, hash_coordinates, new_hashing_seed
 from linnet.ops.masks import Layout, clear_masked, visible_mask
+from linnet.ops.pieces import Pieces, piece_attention
 from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
@@ -76,18 +77,38 @@ class BigBirdAttention(Core):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         if where.real is None:
-            return self._blocks(q, k, v, where.reals(len(q)), where)
+            return self._rows(q, k, v, None, where)
         k, v = clear_masked(where.real, k, v)
         there, back = block_turns(where.real)
         q, k, v = (pick_block_tokens(x, there) for x in (q, k, v))
-        return pick_block_tokens(self._blocks(q, k, v, where.real.gather(1, there), where), back)
+        return pick_block_tokens(self._rows(q, k, v, where.real.gather(1, there), where), back)
 
-    def _blocks(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, where: Layout) -> Tensor:
+    def _rows(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, where: Layout) -> Tensor:
         """`attend` for rows that begin with their first real token."""
+        seen, last = self._seen(where, 1 if real is None else len(q))  # (B, H, n, m), (B,): one row if all are alike
+        w = min(self.options.block, q.shape[2])  # a block is never longer than its row
+        o = piece_attention(q, k, v, real, self._pieces(seen, last, w, q.shape[2]), self.head_dim**-0.5)
+        if o is not None:
+            return o
+        B = len(q)
+        seen, last = seen.expand(B, -1, -1, -1), last.expand(B)
+        return self._blocks(q, k, v, where.reals(B) if real is None else real, seen, last, w)
+
+    @staticmethod
+    def _pieces(seen: Tensor, last: Tensor, w: int, N: int) -> Pieces:
+        """Each block sees its blocks; the first and the last block see the whole row as one piece."""
+        start = (seen * w).clamp(max=N)  # an absent block starts at the end, where no key is left
+        spans = torch.stack([start, (N - start).clamp(max=w)], dim=-1)  # (B, H, n, m, 2)
+        block = torch.arange(seen.shape[2], device=seen.device)
+        ends = (block == 0) | (block == last[:, None])  # (B, n)
+        whole = torch.zeros_like(spans[0, 0, 0])
+        whole[0, 1] = N
+        return Pieces(w, torch.where(ends[:, None, :, None, None], whole, spans), max(N, seen.shape[3] * w))
+
+    def _blocks(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, seen: Tensor, last: Tensor, w: int) -> Tensor:
+        """`_rows` in PyTorch, from the blocks that each block sees."""
         B, H, N, D = q.shape
         rule = BlockRule("softmax", False, D**-0.5)
-        w = min(self.options.block, N)  # a block is never longer than its row
-        seen, last = self._seen(where, B)  # (B, H, n, m), (B,)
         n, m = seen.shape[2:]
         q, k, v = (F.pad(x, (0, 0, 0, n * w - N)).unflatten(2, (n, w)) for x in (q, k, v))  # (B, H, n, w, .)
         real = F.pad(real, (0, n * w - N))

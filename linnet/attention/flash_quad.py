@@ -17,6 +17,7 @@ from linnet.config import Settings
 from linnet.ops.masks import Layout, clear_masked, visible_mask
 from linnet.ops.positions import rotary_position_angles, rotate_by_position
 from linnet.ops.precision import accumulator_precision, keep_precision
+from linnet.ops.squared_relu import squared_relu_attention
 from linnet.registry import ATTENTION
 
 Width = Annotated[int, Field(ge=1, le=2**20)]
@@ -126,14 +127,19 @@ class FlashQuadAttention(GatedUnit):
     what = "gated unit with squared ReLU scores over all keys, mixer only"
     cost = "N^2 (s + e)"
     recurrent = False
-    holds_weights = True
     Options = GatedOptions
     options: GatedOptions
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
+        N, real = q.shape[2], where.reals(len(q))
         k, v = clear_masked(where.real, k, v)
         with keep_precision(v.device):
-            return self.dense(q, k, where, causal) @ v.to(accumulator_precision(v.dtype))
+            v = v.to(accumulator_precision(v.dtype))
+            q, k = self.features(q, k, where.position)
+            seen = real.cumsum(dim=1) if causal else real.sum(dim=1, keepdim=True)  # real tokens that a query sees
+            q = q / seen.clamp(min=1)[:, None, :, None]
+            bias = self.bias(torch.arange(N - 1, -N, -1, device=q.device), v.dtype)
+            return squared_relu_attention(q.squeeze(1), k.squeeze(1), v.squeeze(1), bias, causal).unsqueeze(1)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self.features(q, k, where.position)

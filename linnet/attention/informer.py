@@ -13,14 +13,16 @@ from torch import Tensor
 
 from linnet.attention.base import Core
 from linnet.config import Settings
-from linnet.ops.block import block_turns, dense_block, pick_block_tokens
+from linnet.ops.backend import cpu_backend_serves
+from linnet.ops.block import block_turns, pick_block_tokens
 from linnet.ops.hashing import hash_below, hash_coordinates, new_hashing_seed
 from linnet.ops.masks import Layout, clear_masked, visible_mask
+from linnet.ops.pieces import shared_piece_attention
 from linnet.ops.precision import FLOOR, accumulator_precision, keep_precision
-from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
-ROWS = 128  # queries whose sampled keys are gathered at once
+ROWS = 128  # queries whose sampled keys are scored at once
+FEW = 64  # times as many keys as samples, up to which scoring all of them is faster than gathering the samples
 
 
 class InformerOptions(Settings):
@@ -58,7 +60,13 @@ class InformerAttention(Core):
     @torch.no_grad()
     def _unevenness(self, q: Tensor, k: Tensor, real: Tensor, length: Tensor) -> Tensor:
         """M (B,H,N) of rows that begin with their first real token; FLOOR for masked queries, or without samples."""
-        N, wide = q.shape[2], accumulator_precision(q.dtype)
+        N, scale = q.shape[2], self.head_dim**-0.5
+        q, k = (x.detach().to(accumulator_precision(x.dtype)) for x in (q, k))
+        if cpu_backend_serves(q, k):
+            from linnet.ops.cpu.sample import unevenness
+
+            M: Tensor = unevenness(q, k, real, self.seed, length, self._budget(length), scale)
+            return M
         number = torch.arange(self._largest_budget(N), device=q.device)
         u, n = self._budget(length)[:, None, None], length[:, None, None]
         parts = []
@@ -68,12 +76,19 @@ class InformerAttention(Core):
                 hash_coordinates(self.seed, token[:, None], number), n
             )  # (B, T, U): the keys that each query samples
             held = (real.gather(1, index.flatten(1)).view_as(index) & (number < u))[:, None]
-            keys = pick_block_tokens(k, index.flatten(1)).unflatten(2, index.shape[1:]).to(wide)  # (B, H, T, U, D)
-            scores = (keys @ q[:, :, token, :, None].to(wide)).squeeze(-1) * self.head_dim**-0.5
+            scores = self._sampled(q[:, :, token], k, index) * scale
             mean = scores.masked_fill(~held, 0).sum(dim=-1) / held.sum(dim=-1).clamp(min=1)
             top = scores.masked_fill(~held, FLOOR).amax(dim=-1)
             parts.append(torch.where(held.any(dim=-1), top - mean, FLOOR))  # M34
         return torch.cat(parts, dim=2).masked_fill(~real[:, None], FLOOR)
+
+    @staticmethod
+    def _sampled(q: Tensor, k: Tensor, index: Tensor) -> Tensor:
+        """(B,H,T,U): the scores of queries (B,H,T,D) with the keys that `index` (B,T,U) names."""
+        if k.shape[2] <= FEW * index.shape[2]:  # all scores are computed sooner than the keys are gathered
+            return (q @ k.mT).gather(3, index[:, None].expand(-1, q.shape[1], -1, -1))
+        keys = pick_block_tokens(k, index.flatten(1)).unflatten(2, index.shape[1:])  # (B, H, T, U, D)
+        return (keys @ q[..., None]).squeeze(-1)
 
     def _chosen(self, q: Tensor, k: Tensor, real: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
         """The queries that attend, the most uneven first (B,H,U), and which of them are within the row's budget."""
@@ -97,9 +112,8 @@ class InformerAttention(Core):
         """`attend` for rows that begin with their first real token."""
         best, counts = self._chosen(q, k, real, length)
         index = best[..., None]  # (B, H, U, 1)
-        see = real[:, None, None].expand(-1, 1, best.shape[2], -1)
-        rule = BlockRule("softmax", False, self.head_dim**-0.5)
-        sharp = dense_block(q.gather(2, index.expand(-1, -1, -1, q.shape[3])), k, v, see, rule)  # (B, H, U, E)
+        chosen = q.gather(2, index.expand(-1, -1, -1, q.shape[3]))
+        sharp = shared_piece_attention(chosen, k, v, real, self.head_dim**-0.5)  # (B, H, U, E)
         n = real.sum(dim=1).clamp(min=1)[:, None, None, None]
         mean = (v.to(accumulator_precision(v.dtype)).sum(dim=2, keepdim=True) / n).to(v.dtype)  # (B, H, 1, E)
         sharp = torch.where(counts[..., None], sharp, mean)

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from linnet.attention.base import Core
 from linnet.config import Count, Settings
-from linnet.ops.block import block_turns, dense_block, pick_block_tokens
+from linnet.ops.block import block_turns, pick_block_tokens
 from linnet.ops.masks import Layout, check_masked_length
+from linnet.ops.pieces import shared_piece_attention
 from linnet.ops.precision import accumulator_precision, keep_precision
-from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
 DEVIATION = 0.02  # of the initial entries of E
@@ -59,7 +59,7 @@ class LinformerAttention(Core):
             mixed = self.E[:, :, :n].to(wide) @ rows  # (H, k, B (D + E))
             mixed = mixed.unflatten(2, (q.shape[0], -1)).permute(2, 0, 1, 3)  # (B, H, k, D + E)
             k, v = mixed.split((k.shape[3], v.shape[3]), dim=3)
-            return dense_block(q.to(wide), k, v, None, BlockRule("softmax", False, self.head_dim**-0.5))
+            return shared_piece_attention(q.to(wide), k, v, None, self.head_dim**-0.5)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         wide = accumulator_precision(q.dtype)

@@ -5,7 +5,7 @@ Keys and values first pass a LayerNorm over the merged heads, one for the window
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -15,25 +15,34 @@ from torch.nn import functional as F
 from linnet.attention.base import Core
 from linnet.config import Settings
 from linnet.errors import InputError
+from linnet.ops.backend import cpu_backend_serves
 from linnet.ops.block import block_turns, pick_block_tokens
 from linnet.ops.masks import Layout, clear_masked, layout_of_masks, visible_mask
+from linnet.ops.pieces import Pieces, piece_attention
 from linnet.ops.precision import State, accumulator_precision, keep_precision
 from linnet.registry import ATTENTION
 
 Size = Annotated[int, Field(ge=1, le=2**20)]
+UNIT = 64  # queries that share the keys of their windows, bidirectional
 
 
 class LongShortOptions(Settings):
-    """`landmarks`: r, bidirectional; `chunk`: tokens per landmark, causal; `window`: None is 8, causal 64."""
+    """`landmarks`: r, bidirectional; `chunk`: tokens per landmark, causal; `window`: None is 8, causal 64.
+
+    `compress`: landmarks are averages of the keys and values as they are, or after the norm of the window.
+    """
 
     landmarks: Size = 32
     chunk: Size = 32
     window: Size | None = None
     dual_norm: bool = True
+    compress: Literal["raw", "normed"] = "raw"
 
 
-def _masked_softmax(scores: Tensor, see: Tensor) -> Tensor:
-    """Softmax over the last axis where `see`; a row that sees nothing is 0."""
+def _masked_softmax(scores: Tensor, see: Tensor | None) -> Tensor:
+    """Softmax over the last axis where `see`, by default everywhere; a row that sees nothing is 0."""
+    if see is None:
+        return scores.softmax(dim=-1)
     blind = ~see.any(dim=-1, keepdim=True)
     return torch.where(see | blind, scores, -torch.inf).softmax(dim=-1).masked_fill(~see, 0)
 
@@ -66,13 +75,13 @@ class LongShortAttention(Core):
         """Keys and values (B,H,n,.), each normed over its merged heads."""
         if norm is None:
             return list(tensors)
-        gain, shift = (p.to(tensors[0].dtype).view(self.heads, 1, -1) for p in (norm.weight, norm.bias))  # (H, 1, D)
+        gain, shift = (p.to(tensors[0].dtype) for p in (norm.weight, norm.bias))
         done = []
         for x in tensors:
             if x.shape[3] != self.head_dim:
                 raise InputError(f"v has width {x.shape[3]}: dual_norm=True was built for {self.head_dim}")
-            variance, mean = torch.var_mean(x, dim=(1, 3), correction=0, keepdim=True)
-            done.append((x - mean) * torch.rsqrt(variance + norm.eps) * gain + shift)
+            merged = F.layer_norm(x.transpose(1, 2).flatten(2), norm.normalized_shape, gain, shift, norm.eps)
+            done.append(merged.unflatten(2, (self.heads, -1)).transpose(1, 2))
         return done
 
     def _logits(self, k: Tensor) -> Tensor:
@@ -84,14 +93,23 @@ class LongShortAttention(Core):
             logits = layer(merged)
         return logits.mT.unflatten(1, (self.heads, -1))
 
-    def _landmarks(self, k: Tensor, v: Tensor, real: Tensor, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def _compressed(self, *tensors: Tensor) -> list[Tensor]:
+        """The keys and values that landmarks average."""
+        return self._normed(self.near_norm if self.options.compress == "normed" else None, *tensors)
+
+    def _landmarks(
+        self, k: Tensor, v: Tensor, real: Tensor | None, causal: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Normed landmarks (B,H,R,.) of rows whose chunks start at 0, and which of them cover a real token (B,R)."""
         logits, c = self._logits(k), min(self.options.chunk, k.shape[2])
+        k, v = self._compressed(k, v)
         if not causal:
-            P = _masked_softmax(logits, real[:, None, None])  # M31
+            P = _masked_softmax(logits, None if real is None else real[:, None, None])  # M31
             far_k, far_v = self._normed(self.far_norm, P @ k, P @ v)
-            return far_k, far_v, real.any(dim=1, keepdim=True).expand(-1, logits.shape[2])
+            exists = None if real is None else real.any(dim=1, keepdim=True).expand(-1, logits.shape[2])
+            return far_k, far_v, exists
         extra = -k.shape[2] % c
+        real = k.new_ones(len(k), k.shape[2], dtype=torch.bool) if real is None else real
         k, v = (F.pad(x, (0, 0, 0, extra)).unflatten(2, (-1, c)) for x in (k, v))  # (B, H, n, c, .)
         real = F.pad(real, (0, extra)).unflatten(1, (-1, c))  # (B, n, c)
         P = _masked_softmax(F.pad(logits[:, :, 0], (0, extra)).unflatten(2, (-1, c)), real[:, None])[..., None, :]
@@ -127,20 +145,48 @@ class LongShortAttention(Core):
         q, k, v = (x.to(accumulator_precision(x.dtype)) for x in (q, k, v))
         with keep_precision(v.device):
             if real is None:
-                return self._rows(q, k, v, where.reals(len(q)), causal)
+                return self._rows(q, k, v, None, causal)
             k, v = clear_masked(real, k, v)
             there, back = block_turns(real)
             q, k, v = (pick_block_tokens(x, there) for x in (q, k, v))
             return pick_block_tokens(self._rows(q, k, v, real.gather(1, there), causal), back)
 
-    def _rows(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, causal: bool) -> Tensor:
+    def _rows(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, causal: bool) -> Tensor:
         """`attend` for rows that begin with their first real token."""
-        far_k, far_v, exists = self._landmarks(k, v, real, causal)
-        far_see = exists[:, None]  # (B, 1, R)
+        N, far = q.shape[2], self._landmarks(k, v, real, causal)
+        far_k, far_v, exists = far
+        if cpu_backend_serves(q, v):
+            (near_k, near_v), R = self._normed(self.near_norm, k, v), far_k.shape[2]
+            real = None if real is None else torch.cat([real, self._exist(exists, q, R)], dim=1)
+            k, v = torch.cat([near_k, far_k], dim=2), torch.cat([near_v, far_v], dim=2)
+            o = piece_attention(q, k, v, real, self._pieces(N, R, causal, q), self.head_dim**-0.5)  # M32
+            assert o is not None
+            return o
+        far_see = self._exist(exists, q, far_k.shape[2])[:, None]  # (B, 1, R)
         if causal:
-            own = torch.arange(q.shape[2], device=q.device) // self.options.chunk
-            far_see = far_see & (torch.arange(exists.shape[1], device=q.device) < own[:, None])  # (B, N, R)
+            own = torch.arange(N, device=q.device) // self.options.chunk
+            far_see = far_see & (torch.arange(far_k.shape[2], device=q.device) < own[:, None])  # (B, N, R)
+        real = torch.ones(len(q), N, dtype=torch.bool, device=q.device) if real is None else real
         return self._join(q, k, v, real, causal, (far_k, far_v, far_see))
+
+    @staticmethod
+    def _exist(exists: Tensor | None, q: Tensor, R: int) -> Tensor:
+        """Which landmarks exist, (B,R): by default all."""
+        return torch.ones(len(q), R, dtype=torch.bool, device=q.device) if exists is None else exists
+
+    def _pieces(self, N: int, R: int, causal: bool, q: Tensor) -> Pieces:
+        """For N tokens and then R landmarks as keys: a unit of queries sees a window, then landmarks."""
+        w, before, after = self._window(causal)
+        t = torch.arange(N, device=q.device)
+        band = torch.stack([t // w * w - before, t + 1 if causal else t // w * w + w + after], dim=1)  # (N, 2)
+        unit = math.gcd(w, self.options.chunk) if causal else max(1, UNIT // w) * w
+        first = t[::unit]
+        last = (first + unit).clamp(max=N) - 1
+        start, stop = band[first, 0].clamp(min=0), band[last, 1].clamp(max=N)
+        many = first // self.options.chunk if causal else torch.full_like(first, R)
+        windows, landmarks = torch.stack([start, stop - start]), torch.stack([torch.full_like(first, N), many])
+        spans = torch.stack([windows, landmarks], dim=-1).permute(1, 2, 0)[None, None]  # (1, 1, units, 2, 2)
+        return Pieces(unit, spans, min(N, before + unit + w + after) + R, band)
 
     def _dense_parts(
         self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool, rows: slice = slice(None)
@@ -162,7 +208,8 @@ class LongShortAttention(Core):
         else:
             member = real.expand(-1, -1, logits.shape[2], -1)
         P = _masked_softmax(logits.expand(-1, -1, member.shape[2], -1), member)  # M31
-        far_k, far_v = self._normed(self.far_norm, P @ k, P @ v)
+        compressed_k, compressed_v = self._compressed(k, v)
+        far_k, far_v = self._normed(self.far_norm, P @ compressed_k, P @ compressed_v)
         far = member.any(dim=-1)[:, :, None].expand(-1, -1, q.shape[2], -1)
         if causal:
             far = far & (chunks.mT < t // self.options.chunk)
@@ -210,7 +257,8 @@ class LongShortAttention(Core):
         )
         real = torch.cat([near_real, real.gather(1, there)], dim=1).gather(1, source) & (index < first + N)
         with keep_precision(v.device):
-            new_k, new_v, new_exists = self._landmarks(k, v, real, True)
+            new_k, new_v, found = self._landmarks(k, v, real, True)
+            new_exists = self._exist(found, q, new_k.shape[2])
             G, fresh = old_k.shape[2], torch.arange(new_k.shape[2], device=q.device) + base // c  # (B, n): which chunk
             number = torch.cat([self._count(G, q), fresh], dim=1)
             exists = torch.cat([old_exists, new_exists], dim=1)

@@ -11,11 +11,10 @@ from torch import Tensor
 from linnet.attention.base import Core
 from linnet.config import Count, Settings
 from linnet.ops import reference
-from linnet.ops.block import dense_block
 from linnet.ops.masks import Layout, clear_masked, visible_mask
+from linnet.ops.pieces import shared_piece_attention
 from linnet.ops.precision import FLOOR, accumulator_precision, keep_precision
 from linnet.ops.pseudo_inverse import pseudo_inverse
-from linnet.ops.rules import BlockRule
 from linnet.registry import ATTENTION
 
 
@@ -57,32 +56,28 @@ class NystromformerAttention(Core):
     Options = NystromformerOptions
     options: NystromformerOptions
 
-    @property
-    def _rule(self) -> BlockRule:
-        return BlockRule("softmax", False, self.head_dim**-0.5)
-
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         (B, _, N, _), m, wide = q.shape, self.options.landmarks, accumulator_precision(q.dtype)
         real = where.real
         q, k, v = q.to(wide), k.to(wide), v.to(wide)
         known, k, v = clear_masked(real, q, k, v)
-        see = None if real is None else real[:, None, None]  # (B, 1, 1, N)
+        scale = self.head_dim**-0.5
         with keep_precision(q.device):
             if m >= N:
-                return dense_block(q, k, v, see, self._rule)
+                return shared_piece_attention(q, k, v, real, scale)
             if real is None and N % m == 0:
                 Lq, Lk = (x.unflatten(2, (m, -1)).mean(dim=3) for x in (q, k))  # M20
                 sizes = None
             else:
                 own, sizes = nystrom_segments(where.reals(B), m)
                 Lq, Lk = (nystrom_landmarks(x, own, sizes) for x in (known, k))  # (B, H, m, D)
-            Z = pseudo_inverse((Lq @ Lk.mT * self.head_dim**-0.5).softmax(dim=-1), self.options.steps)
-            values = Z @ dense_block(Lq, k, v, see, self._rule)  # (B, H, m, E)
+            Z = pseudo_inverse((Lq @ Lk.mT * scale).softmax(dim=-1), self.options.steps)
+            values = Z @ shared_piece_attention(Lq, k, v, real, scale)  # (B, H, m, E)
             if real is None or sizes is None:
-                return dense_block(q, Lk, values, None, self._rule)
+                return shared_piece_attention(q, Lk, values, None, scale)
             short = real.sum(dim=1) <= m  # (B,): each token is a landmark, and its own value is exact
             values = torch.where(short[:, None, None, None], nystrom_landmarks(v, own, sizes), values)
-            return dense_block(q, Lk, values, (sizes > 0)[:, None, None], self._rule)
+            return shared_piece_attention(q, Lk, values, sizes > 0, scale)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         (B, _, N, D), m, wide = q.shape, self.options.landmarks, accumulator_precision(q.dtype)

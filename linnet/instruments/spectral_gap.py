@@ -63,7 +63,7 @@ def _deflated(kernel: Kernel) -> Tensor:
 
 def spectral_product(view: View, x: Tensor) -> Tensor:
     """A x for x (B,H,N,1), with rows of A divided by their sum; uses the mechanism's fast form if it has one."""
-    if view.core is not None and view.q is not None and view.k is not None and not view.core.holds_weights:
+    if view.core is not None and view.q is not None and view.k is not None:
         q, k = view.q.double(), view.k.double()
         both = torch.cat([x, torch.ones_like(x)], dim=3).to(q.device)  # the second column is the sum of the row
         both = pad(both, (0, max(0, q.shape[3] - 2)))  # torch's fused softmax needs values as wide as keys

@@ -13,7 +13,7 @@ from linnet.ops.memory import Maybe
 LONG = 256  # tokens that justify a separate thread
 GROUP = 512  # numbers of a token that are read together if the heads are adjacent
 SMALL = 1 << 18  # multiplications that one thread finishes before another has woken up
-WHOLE = dict.fromkeys(("run", "ids", "position", "seed"), torch.int64)
+WHOLE = dict.fromkeys(("run", "ids", "position", "seed", "spans", "band", "length", "budget"), torch.int64)
 TYPES: dict[str, torch.dtype | None] = {"real": torch.bool, **WHOLE, "theta": None, "u": None}  # others are float32
 
 

@@ -9,7 +9,9 @@
 #include "glu.h"
 #include "moments.h"
 #include "norm.h"
+#include "pieces.h"
 #include "rotate.h"
+#include "sample.h"
 
 #include <cmath>
 
