@@ -63,9 +63,9 @@ class InformerAttention(Core):
         N, scale = q.shape[2], self.head_dim**-0.5
         q, k = (x.detach().to(accumulator_precision(x.dtype)) for x in (q, k))
         if cpu_backend_serves(q, k):
-            from linnet.ops.cpu.sample import unevenness
+            from linnet.ops.cpu.sample import sample_unevenness
 
-            M: Tensor = unevenness(q, k, real, self.seed, length, self._budget(length), scale)
+            M: Tensor = sample_unevenness(q, k, real, self.seed, length, self._budget(length), scale)
             return M
         number = torch.arange(self._largest_budget(N), device=q.device)
         u, n = self._budget(length)[:, None, None], length[:, None, None]

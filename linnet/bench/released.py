@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from linnet.attention.flash import FlashAttention
-from linnet.attention.flash_quad import GatedMixer
+from linnet.attention.flash_quad import GatedMixer, GatedUnit
 from linnet.attention.long_short import LongShortAttention
 
 
@@ -98,12 +98,13 @@ class GatedAsReleased(nn.Module):
         """y (B,N,M) for N a multiple of the chunk."""
         z, _, v = self.mixer._split(x)
         core = self.mixer.core
-        chunked = isinstance(core, FlashAttention)
-        o = (self._chunks if chunked else self._pairs)(z.squeeze(1), v.squeeze(1))
-        return self.mixer._merge(o[:, None], x)
+        assert isinstance(core, GatedUnit)
+        form = self._chunks if isinstance(core, FlashAttention) else self._pairs
+        return self.mixer._merge(form(core, z.squeeze(1), v.squeeze(1))[:, None], x)
 
-    def _pairs(self, z: Tensor, v: Tensor) -> Tensor:
-        core, N = self.mixer.core, z.shape[1]
+    @staticmethod
+    def _pairs(core: GatedUnit, z: Tensor, v: Tensor) -> Tensor:
+        N = z.shape[1]
         q, k = core.features(z[:, None], z[:, None], torch.arange(N))
         scores = q.squeeze(1) @ k.squeeze(1).mT / N + core.bias.matrix(N, v.dtype)
         A = scores.relu().square()
@@ -111,8 +112,10 @@ class GatedAsReleased(nn.Module):
             A = A.masked_fill(torch.ones(N, N, dtype=torch.bool).triu(1), 0)
         return A @ v
 
-    def _chunks(self, z: Tensor, v: Tensor) -> Tensor:
-        core, C = self.mixer.core, self.mixer.core.options.chunk
+    @staticmethod
+    def _chunks(core: GatedUnit, z: Tensor, v: Tensor) -> Tensor:
+        assert isinstance(core, FlashAttention)
+        C = core.options.chunk
         parts = core.features(z[:, None], z[:, None], torch.arange(z.shape[1]))
         near_q, far_q, near_k, far_k, v = (x.squeeze(1).unflatten(1, (-1, C)) for x in (*parts, v[:, None]))
         A = (near_q @ near_k.mT / C + core.bias.matrix(C, v.dtype)).relu().square()  # (B, n, C, C)

@@ -32,9 +32,9 @@ def piece_attention(q: Tensor, k: Tensor, v: Tensor, real: Maybe, pieces: Pieces
     """o (B,H,N,E) of q (B,H,N,D) over k, v (B,H,K,.), of which `real` (B,K) are keys; None without CPU kernels."""
     if not cpu_backend_serves(q, v):
         return None
-    from linnet.ops.cpu.pieces import attend
+    from linnet.ops.cpu.pieces import attend_pieces_cpu
 
-    return attend(q, k, v, real, pieces, scale)
+    return attend_pieces_cpu(q, k, v, real, pieces, scale)
 
 
 def shared_piece_attention(q: Tensor, k: Tensor, v: Tensor, real: Maybe, scale: float) -> Tensor:

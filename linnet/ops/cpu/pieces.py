@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.errors import InputError
 from linnet.ops.cpu.arguments import (
     SMALL,
     call_kernel_with_arguments,
@@ -30,7 +31,7 @@ def _call(
     (B, H, N, D), E, K = q.shape, v.shape[3], k.shape[2]
     units, most = spans.shape[2:4]
     if units * unit < N:
-        raise ValueError(f"spans has {units} units of {unit} queries: it must cover {N}")
+        raise InputError(f"spans has {units} units of {unit} queries: it must cover {N}")
     threads = torch.get_num_threads() if B * H * N * widest * (D + E) > SMALL else 1
     numbers = [number for x in views for number in kernel_argument_view(x)]
     real, band, spans = dense_memory(real), dense_memory(band), spans.contiguous()
@@ -120,7 +121,7 @@ _cpu_backward = CustomOp("cpu_pieces_backward", _backward, _backward_fake)
 _pieces = CustomOp("cpu_pieces", _forward, _fake, (_save, _gradients))
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, real: Maybe, pieces: Pieces, scale: float) -> Tensor:
+def attend_pieces_cpu(q: Tensor, k: Tensor, v: Tensor, real: Maybe, pieces: Pieces, scale: float) -> Tensor:
     """`piece_attention` on the kernels."""
     o: Tensor = _pieces(q, k, v, real, pieces.spans, pieces.band, pieces.unit, pieces.widest, scale)
     return o

@@ -43,4 +43,4 @@ def _fake(q: Tensor, k: Tensor, real: Maybe, seed: Tensor, length: Tensor, budge
     return q.new_empty(q.shape[:3])
 
 
-unevenness = CustomOp("cpu_unevenness", _forward, _fake)
+sample_unevenness = CustomOp("cpu_unevenness", _forward, _fake)
