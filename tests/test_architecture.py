@@ -33,7 +33,7 @@ ARROWS = {
     "data": BASE,
     "tasks": MODELS | {"data"},
     "instruments": MODELS | {"figures"},
-    "testing": BASE | {"ops", "attention", "figures"},
+    "testing": MODELS | {"figures"},
     "bench": MODELS | {"testing", "figures"},
     "train": MODELS | {"data", "tasks", "instruments"},
     "report": MODELS | {"instruments", "figures", "bench"},

@@ -47,6 +47,11 @@ def _masked_softmax(scores: Tensor, see: Tensor | None) -> Tensor:
     return torch.where(see | blind, scores, -torch.inf).softmax(dim=-1).masked_fill(~see, 0)
 
 
+def _present(real: Tensor | None, k: Tensor) -> Tensor:
+    """Which tokens are real, (B,N): by default all."""
+    return torch.ones(len(k), k.shape[2], dtype=torch.bool, device=k.device) if real is None else real
+
+
 @ATTENTION.add("long_short")
 class LongShortAttention(Core):
     """Window and landmarks in one softmax."""
@@ -97,19 +102,15 @@ class LongShortAttention(Core):
         """The keys and values that landmarks average."""
         return self._normed(self.near_norm if self.options.compress == "normed" else None, *tensors)
 
-    def _landmarks(
-        self, k: Tensor, v: Tensor, real: Tensor | None, causal: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _landmarks(self, k: Tensor, v: Tensor, real: Tensor | None, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Normed landmarks (B,H,R,.) of rows whose chunks start at 0, and which of them cover a real token (B,R)."""
         logits, c = self._logits(k), min(self.options.chunk, k.shape[2])
         k, v = self._compressed(k, v)
         if not causal:
             P = _masked_softmax(logits, None if real is None else real[:, None, None])  # M31
             far_k, far_v = self._normed(self.far_norm, P @ k, P @ v)
-            exists = None if real is None else real.any(dim=1, keepdim=True).expand(-1, logits.shape[2])
-            return far_k, far_v, exists
-        extra = -k.shape[2] % c
-        real = k.new_ones(len(k), k.shape[2], dtype=torch.bool) if real is None else real
+            return far_k, far_v, _present(real, k).any(dim=1, keepdim=True).expand(-1, logits.shape[2])
+        extra, real = -k.shape[2] % c, _present(real, k)
         k, v = (F.pad(x, (0, 0, 0, extra)).unflatten(2, (-1, c)) for x in (k, v))  # (B, H, n, c, .)
         real = F.pad(real, (0, extra)).unflatten(1, (-1, c))  # (B, n, c)
         P = _masked_softmax(F.pad(logits[:, :, 0], (0, extra)).unflatten(2, (-1, c)), real[:, None])[..., None, :]
@@ -153,26 +154,20 @@ class LongShortAttention(Core):
 
     def _rows(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, causal: bool) -> Tensor:
         """`attend` for rows that begin with their first real token."""
-        N, far = q.shape[2], self._landmarks(k, v, real, causal)
-        far_k, far_v, exists = far
+        far_k, far_v, exists = self._landmarks(k, v, real, causal)
+        N, R = q.shape[2], far_k.shape[2]
         if cpu_backend_serves(q, v):
-            (near_k, near_v), R = self._normed(self.near_norm, k, v), far_k.shape[2]
-            real = None if real is None else torch.cat([real, self._exist(exists, q, R)], dim=1)
+            near_k, near_v = self._normed(self.near_norm, k, v)
+            real = None if real is None else torch.cat([real, exists], dim=1)
             k, v = torch.cat([near_k, far_k], dim=2), torch.cat([near_v, far_v], dim=2)
             o = piece_attention(q, k, v, real, self._pieces(N, R, causal, q), self.head_dim**-0.5)  # M32
             assert o is not None
             return o
-        far_see = self._exist(exists, q, far_k.shape[2])[:, None]  # (B, 1, R)
+        far_see = exists[:, None]  # (B, 1, R)
         if causal:
             own = torch.arange(N, device=q.device) // self.options.chunk
-            far_see = far_see & (torch.arange(far_k.shape[2], device=q.device) < own[:, None])  # (B, N, R)
-        real = torch.ones(len(q), N, dtype=torch.bool, device=q.device) if real is None else real
-        return self._join(q, k, v, real, causal, (far_k, far_v, far_see))
-
-    @staticmethod
-    def _exist(exists: Tensor | None, q: Tensor, R: int) -> Tensor:
-        """Which landmarks exist, (B,R): by default all."""
-        return torch.ones(len(q), R, dtype=torch.bool, device=q.device) if exists is None else exists
+            far_see = far_see & (torch.arange(R, device=q.device) < own[:, None])  # (B, N, R)
+        return self._join(q, k, v, _present(real, k), causal, (far_k, far_v, far_see))
 
     def _pieces(self, N: int, R: int, causal: bool, q: Tensor) -> Pieces:
         """For N tokens and then R landmarks as keys: a unit of queries sees a window, then landmarks."""
@@ -257,8 +252,7 @@ class LongShortAttention(Core):
         )
         real = torch.cat([near_real, real.gather(1, there)], dim=1).gather(1, source) & (index < first + N)
         with keep_precision(v.device):
-            new_k, new_v, found = self._landmarks(k, v, real, True)
-            new_exists = self._exist(found, q, new_k.shape[2])
+            new_k, new_v, new_exists = self._landmarks(k, v, real, True)
             G, fresh = old_k.shape[2], torch.arange(new_k.shape[2], device=q.device) + base // c  # (B, n): which chunk
             number = torch.cat([self._count(G, q), fresh], dim=1)
             exists = torch.cat([old_exists, new_exists], dim=1)

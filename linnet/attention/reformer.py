@@ -4,7 +4,7 @@ Queries and keys share one projection, with keys scaled to length 1. A few round
 rotations, find neighbors that one round would miss. A token attends to itself only if it sees nothing else.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -20,11 +20,15 @@ from linnet.registry import ATTENTION
 
 
 class ReformerOptions(Settings):
-    """`rounds` of hashing; `chunk` is c; a row has one bucket per chunk, at most `max_buckets`."""
+    """`rounds` of hashing; `chunk` is c; a row has one bucket per chunk, at most `max_buckets`.
+
+    `scale`: scores are q.k/|k| as in Hugging Face's layer, or divided by sqrt(D) as in the paper.
+    """
 
     rounds: Annotated[int, Field(ge=1, le=64)] = 2
     chunk: Annotated[int, Field(ge=1, le=2**20)] = 64
     max_buckets: Annotated[int, Field(ge=2, le=2**16, multiple_of=2)] = 256
+    scale: Literal["none", "head_dim"] = "none"
 
 
 def reformer_keys(k: Tensor) -> Tensor:
@@ -67,6 +71,11 @@ class ReformerAttention(Core):
         assert isinstance(options, ReformerOptions)
         return SharedMixer(cls(heads, width // heads, causal, options))
 
+    @property
+    def _scale(self) -> float:
+        """The factor of the scores."""
+        return self.head_dim**-0.5 if self.options.scale == "head_dim" else 1.0
+
     @torch.no_grad()
     def _order(self, q: Tensor, real: Tensor | None) -> Tensor:
         """(B,H,R,N): the tokens of each round sorted by bucket, then by place, masked ones last."""
@@ -84,19 +93,18 @@ class ReformerAttention(Core):
         return (key if real is None else torch.where(real[:, None, None], key, 2 * half * N + place)).argsort(dim=-1)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
-        B, H, N, D = q.shape
+        B, H = q.shape[:2]
         real = where.real
         q, k, v = clear_masked(real, q, k, v)
         count = None if real is None else real.sum(dim=1).repeat_interleave(H)  # (B H,)
         with keep_precision(v.device):
             order = self._order(q, real)
             q, k, v = (x.to(accumulator_precision(x.dtype)) for x in (q, k, v))
-            q, k, v, order = (x.flatten(0, 1) for x in (q * D**-0.5, reformer_keys(k), v, order))
+            q, k, v, order = (x.flatten(0, 1) for x in (q * self._scale, reformer_keys(k), v, order))
             return lsh_attention(q, k, v, order, count, self.options.chunk).unflatten(0, (B, H))
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
-        B, H, N, D = q.shape
-        real = where.real
+        N, real = q.shape[2], where.real
         order = self._order(q, real)
         chunk = order.argsort(dim=-1) // min(self.options.chunk, N)  # (B, H, R, N): the chunk of each token
         gap = chunk[..., :, None] - chunk[..., None, :]
@@ -104,7 +112,7 @@ class ReformerAttention(Core):
         if real is not None:
             seen = seen & real[:, None, None, None, :]
         times = seen.sum(dim=2)  # (B, H, N, N): in how many rounds t sees s
-        scores = q @ reformer_keys(k).mT * D**-0.5
+        scores = q @ reformer_keys(k).mT * self._scale
         scores = scores.masked_fill(torch.eye(N, dtype=torch.bool, device=q.device), SELF)
         blind = (times == 0).all(dim=-1, keepdim=True)
         scores = (scores + times.to(q.dtype).log()).masked_fill(blind, 0)

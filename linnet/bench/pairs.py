@@ -1,7 +1,8 @@
-"""linnet's mechanisms against other libraries' implementations of the same ones: time of forward and backward.
+"""linnet's mechanisms against public implementations of the same ones: time of forward and backward.
 
 A library's core o = f(q, k, v) is compared with linnet's core, a module with projections x -> y with linnet's mixer.
-Both have random parameters of the same sizes, and take turns.
+Both have random parameters of the same sizes, and take turns. Where no library is on PyPI, or to see what the formula
+costs as its authors wrote it, a plain form of `linnet.bench.released` is the other side.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,22 +14,54 @@ import torch
 from torch import Tensor, nn
 
 from linnet.attention.base import create_attention, create_mixer
+from linnet.attention.flash_quad import GatedMixer
+from linnet.attention.long_short import LongShortAttention
+from linnet.bench import forms, released
 from linnet.bench.timing import time_calls
+from linnet.figures.table import Table
 from linnet.testing.peers import MissingPeerError, Peer
 
-B, H, N, D = 4, 8, 2048, 64
+B, H, D = 1, 8, 64
+LENGTHS = (1024, 4096)
+ROUNDS = 5
 SIZE = 128  # features, projected length and landmarks, on both sides
-ROUNDS, CHUNK = 2, 64  # hash rounds, and tokens per chunk
+HASHES, CHUNK = 2, 64  # rounds of hashing, and tokens per chunk
+PLAIN = "plain torch"  # the library of a form as released
+FORMAT = "linnet-bench-peers-1"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A mechanism of linnet with its options, and the other library's object for (heads, head_dim)."""
+    """A mechanism of linnet with its options for a number of tokens, and the other side."""
 
     mechanism: str
     peer: Peer
     whole: bool  # modules with projections; otherwise cores
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Callable[[int], Mapping[str, Any]] = field(default=lambda tokens: {})
+
+    @property
+    def library(self) -> str:
+        """The other side, as the tables name it."""
+        return PLAIN if self.peer.name == PLAIN else f"{self.peer.package} {self.peer.version}"
+
+
+def bench_pair_ours(pair: Pair, tokens: int) -> nn.Module:
+    """linnet's side of a pair."""
+    causal, options = pair.peer.causal, pair.options(tokens)
+    if pair.whole:
+        return create_mixer(pair.mechanism, width=H * D, heads=H, causal=causal, **options)
+    return create_attention(pair.mechanism, heads=H, head_dim=D, causal=causal, **options)
+
+
+class _Function(nn.Module):
+    """A function of tensors as a module, with the modules that it uses."""
+
+    def __init__(self, function: Callable[..., Tensor], *parts: nn.Module) -> None:
+        super().__init__()
+        self.function, self.parts = function, nn.ModuleList(parts)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(*inputs)
 
 
 def _performer(heads: int, head_dim: int, causal: bool) -> nn.Module:
@@ -37,10 +70,10 @@ def _performer(heads: int, head_dim: int, causal: bool) -> nn.Module:
     return FastAttention(dim_heads=head_dim, nb_features=SIZE, causal=causal)
 
 
-def _linformer(heads: int, head_dim: int) -> nn.Module:
+def _linformer(heads: int, head_dim: int, length: int) -> nn.Module:
     from linformer import LinformerSelfAttention
 
-    return LinformerSelfAttention(dim=heads * head_dim, seq_len=N, k=SIZE, heads=heads)
+    return LinformerSelfAttention(dim=heads * head_dim, seq_len=length, k=SIZE, heads=heads)
 
 
 def _nystrom(heads: int, head_dim: int) -> nn.Module:
@@ -55,65 +88,162 @@ def _reformer(heads: int, head_dim: int) -> nn.Module:
     """With the same rounds and chunks as linnet."""
     from reformer_pytorch import LSHSelfAttention
 
-    return LSHSelfAttention(dim=heads * head_dim, heads=heads, bucket_size=CHUNK, n_hashes=ROUNDS)
+    return LSHSelfAttention(dim=heads * head_dim, heads=heads, bucket_size=CHUNK, n_hashes=HASHES)
 
 
+def _bigbird(heads: int, head_dim: int, length: int) -> nn.Module:
+    """With its masks built once, and the output projection that linnet's mixer has."""
+    from transformers import BigBirdConfig
+    from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
+
+    width = heads * head_dim
+    config = BigBirdConfig(hidden_size=width, num_attention_heads=heads, block_size=CHUNK, num_random_blocks=3)
+    config.max_position_embeddings = length
+    layer, out = BigBirdBlockSparseAttention(config, seed=0), nn.Linear(width, width)
+    blocked, band, rows, columns = BigBirdModel.create_masks_for_block_sparse_attn(torch.ones(B, length), CHUNK)
+    return _Function(lambda x: out(layer(x, band, rows, columns, blocked, blocked)[0]), layer, out)
+
+
+def _informer(heads: int, head_dim: int) -> nn.Module:
+    """It samples as many keys as there are, so its scores are all scores."""
+    from transformers.models.informer.modeling_informer import InformerProbSparseAttention
+
+    layer = InformerProbSparseAttention(heads * head_dim, heads, sampling_factor=16)
+    return _Function(lambda x: layer(x)[0], layer)
+
+
+def _long_short(heads: int, head_dim: int, causal: bool) -> nn.Module:
+    """With keys that are values, as the library has it; its rotary positions are given, for versions that changed."""
+    from long_short_transformer.long_short_transformer import LongShortAttention
+    from rotary_embedding_torch import RotaryEmbedding
+
+    class Angles(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.angles = RotaryEmbedding(head_dim)
+
+        def forward(self, places: Tensor, cache_key: object = None) -> Any:
+            return self.angles(places)
+
+    sizes = {"window_size": 64, "segment_size": 32, "r": 1} if causal else {"window_size": 8, "r": 32}
+    width = heads * head_dim
+    return LongShortAttention(dim=width, heads=heads, dim_head=head_dim, causal=causal, pos_emb=Angles(), **sizes)
+
+
+def _flash(heads: int, head_dim: int, causal: bool) -> nn.Module:
+    from flash_pytorch import FLASH
+
+    return FLASH(dim=heads * head_dim, group_size=CHUNK, causal=causal)
+
+
+def _flash_quad(heads: int, head_dim: int, causal: bool) -> nn.Module:
+    from flash_pytorch import GAU
+
+    return GAU(dim=heads * head_dim, causal=causal)
+
+
+def _gated_as_released(heads: int, head_dim: int, name: str, causal: bool) -> nn.Module:
+    mixer = create_mixer(name, width=heads * head_dim, heads=heads, causal=causal)
+    assert isinstance(mixer, GatedMixer)
+    return released.GatedAsReleased(mixer)
+
+
+def _long_short_as_released(heads: int, head_dim: int) -> nn.Module:
+    core = create_attention("long_short", heads=heads, head_dim=head_dim, causal=False)
+    assert isinstance(core, LongShortAttention)
+    return released.LongShortAsReleased(core)
+
+
+def _pair(name: str, package: str, build: Callable[..., nn.Module], causal: bool, whole: bool = True) -> Pair:
+    return Pair(name, Peer(package, package, causal, build), whole)
+
+
+def _sized(pair: Pair, options: Callable[[int], Mapping[str, Any]], theirs: bool = False) -> Pair:
+    """The pair with linnet's options by length, and, if `theirs`, a peer that is built for the length too."""
+    peer = pair.peer
+    if theirs:
+        peer = Peer(peer.name, peer.package, peer.causal, peer.build, defaults=lambda tokens: {"length": tokens})
+    return Pair(pair.mechanism, peer, pair.whole, options)
+
+
+def _plain(name: str, build: Callable[..., nn.Module], causal: bool = False, whole: bool = False) -> Pair:
+    return Pair(name, Peer(PLAIN, "torch", causal, build), whole)
+
+
+HF, FLASH = "transformers", "FLASH-pytorch"
 PAIRS = (
-    Pair("linformer", Peer("linformer", "linformer", False, _linformer), True, {"k": SIZE, "max_length": N}),
-    Pair("nystromformer", Peer("nystrom", "nystrom-attention", False, _nystrom), True, {"landmarks": SIZE}),
-    Pair(
-        "reformer",
-        Peer("reformer", "reformer-pytorch", False, _reformer),
-        True,
-        {"rounds": ROUNDS, "chunk": CHUNK},
-    ),
+    _sized(_pair("linformer", "linformer", _linformer, False), lambda n: {"k": SIZE, "max_length": n}, theirs=True),
+    _sized(_pair("nystromformer", "nystrom-attention", _nystrom, False), lambda n: {"landmarks": SIZE}),
+    _sized(_pair("reformer", "reformer-pytorch", _reformer, False), lambda n: {"rounds": HASHES, "chunk": CHUNK}),
     *(
-        Pair(
-            "performer",
-            Peer("performer", "performer-pytorch", causal, partial(_performer, causal=causal)),
-            False,
-            {"features": SIZE},
+        _sized(
+            _pair("performer", "performer-pytorch", partial(_performer, causal=causal), causal, False),
+            lambda n: {"features": SIZE},
         )
         for causal in (False, True)
     ),
+    _sized(_pair("bigbird", HF, _bigbird, False), lambda n: {}, theirs=True),
+    _pair("informer", HF, _informer, False),
+    _plain("informer", lambda heads, head_dim: released.InformerAsReleased(16)),
+    _plain("cosformer", lambda heads, head_dim: released.CosformerAsReleased(4096, False)),
+    *(_pair("long_short", "long-short-transformer", partial(_long_short, causal=c), c) for c in (False, True)),
+    _plain("long_short", _long_short_as_released),
+    *(_pair("flash", FLASH, partial(_flash, causal=causal), causal) for causal in (False, True)),
+    *(_pair("flash_quad", FLASH, partial(_flash_quad, causal=causal), causal) for causal in (False, True)),
+    *(
+        _plain(name, partial(_gated_as_released, name=name, causal=causal), causal, True)
+        for name in ("flash", "flash_quad")
+        for causal in (False, True)
+    ),
+    _plain("lln", lambda heads, head_dim: _Function(forms.released_lln_form)),
+    _plain("lln_diag", lambda heads, head_dim: _Function(forms.released_lln_diag_form)),
 )
 
 
 def measure_bench_pairs(
     pairs: Sequence[Pair] = PAIRS,
-    tokens: int = N,
-    rounds: int = 5,
+    lengths: Sequence[int] = LENGTHS,
+    rounds: int = ROUNDS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Measure forward and backward of each pair, as JSON; `speedup` is their time divided by linnet's."""
     rows: list[dict[str, Any]] = []
-    skipped: list[dict[str, str]] = []
-    for done, pair in enumerate(pairs):
-        progress(done, len(pairs))
-        causal = pair.peer.causal
-        row: dict[str, Any] = {"attention": pair.mechanism, "form": "causal" if causal else "bidirectional"}
+    skipped: list[dict[str, Any]] = []
+    work = [(pair, tokens) for pair in pairs for tokens in lengths]
+    for done, (pair, tokens) in enumerate(work):
+        progress(done, len(work))
+        form = "causal" if pair.peer.causal else "bidirectional"
+        row: dict[str, Any] = {"attention": pair.mechanism, "form": form, "tokens": tokens}
         try:
-            theirs = pair.peer.load(H, D)
+            calls = _bench_calls(pair, tokens)
+            times = time_calls(calls, rounds)
         except MissingPeerError as error:
-            skipped.append({**row, "package": pair.peer.package, "reason": str(error)})
+            skipped.append({**row, "library": pair.peer.package, "reason": str(error)})
             continue
-        torch.manual_seed(0)
-        ours: nn.Module
-        if pair.whole:
-            ours = create_mixer(pair.mechanism, width=H * D, heads=H, causal=causal, **pair.options)
-        else:
-            ours = create_attention(pair.mechanism, heads=H, head_dim=D, causal=causal, **pair.options)
-        shape = (B, tokens, H * D) if pair.whole else (B, H, tokens, D)
-        inputs = [torch.randn(shape, requires_grad=True) for _ in range(1 if pair.whole else 3)]
-        calls = {name: partial(_work, module, inputs) for name, module in (("ours", ours), ("theirs", theirs))}
-        times = time_calls(calls, rounds)
-        row |= {"package": pair.peer.package, "version": str(pair.peer.version), "with projections": pair.whole}
+        except Exception as error:  # noqa: BLE001  another library may raise anything, and that is its result
+            reason = f"fails: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            skipped.append({**row, "library": pair.peer.package, "reason": reason})
+            continue
+        row |= {"library": pair.library, "with projections": pair.whole}
         seconds = {name: float(f"{timing.seconds:.4g}") for name, timing in times.items()}
         busy = max(timing.others or 0.0 for timing in times.values())
         rows.append({**row, **seconds, "speedup": round(seconds["theirs"] / seconds["ours"], 2), "others": busy})
-    progress(len(pairs), len(pairs))
-    settings = {"batch": B, "heads": H, "head_dim": D, "tokens": tokens, "size": SIZE, "rounds": rounds}
-    return {"settings": {**settings, "threads": torch.get_num_threads()}, "rows": rows, "skipped": skipped}
+    progress(len(work), len(work))
+    settings = {"batch": B, "heads": H, "head_dim": D, "lengths": list(lengths), "size": SIZE, "rounds": rounds}
+    where = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    return {"format": FORMAT, "settings": settings, "environment": where, "rows": rows, "skipped": skipped}
+
+
+def _bench_calls(pair: Pair, tokens: int) -> dict[str, Callable[[], None]]:
+    """Forward and backward of linnet's side and of the other."""
+    theirs = pair.peer.load(H, D, tokens)
+    torch.manual_seed(0)
+    ours = bench_pair_ours(pair, tokens)
+    if pair.whole:
+        inputs = [torch.randn(B, tokens, H * D, requires_grad=True)]
+    else:  # heads side by side in memory, as projections give them
+        inputs = [torch.randn(B, tokens, H, D).transpose(1, 2).requires_grad_() for _ in range(3)]
+    return {name: partial(_work, module, inputs) for name, module in (("ours", ours), ("theirs", theirs))}
 
 
 def _work(module: nn.Module, inputs: Sequence[Tensor]) -> None:
@@ -123,3 +253,37 @@ def _work(module: nn.Module, inputs: Sequence[Tensor]) -> None:
     for x in inputs:
         x.grad = None
     module.zero_grad(set_to_none=True)
+
+
+def bench_pairs_table(found: Mapping[str, Any]) -> Table:
+    """One line per pair and length."""
+    columns = ["attention", "form", "tokens", "ours", "against", "theirs", "speedup", "cores used by others"]
+    lines = [
+        [row["attention"], row["form"], f"{row['tokens']:,}", f"{1000 * row['ours']:.0f} ms"]
+        + [row["library"] + (", with projections" if row["with projections"] else "")]
+        + [f"{1000 * row['theirs']:.0f} ms", f"{row['speedup']:.2f}x", f"{row['others']:.1f}"]
+        for row in found["rows"]
+    ]
+    return Table("", columns, lines, columns[2:4] + columns[5:])
+
+
+def bench_pairs_note(found: Mapping[str, Any]) -> str:
+    """How it was measured, and what was not, one line each."""
+    sizes, where = found["settings"], found["environment"]
+    lines = [
+        f"Forward and backward, batch {sizes['batch']}, {sizes['heads']} heads of {sizes['head_dim']}, "
+        f"{sizes['size']} features, projections or landmarks, {sizes['rounds']} rounds in turns, "
+        f"threads: {where['threads']}, torch {where['torch']}."
+    ]
+    for row in found["skipped"]:
+        what = f"{row['attention']}, {row['form']}, {row['tokens']:,} tokens"
+        lines.append(f"not measured: {what}: {row['library']}: {row['reason']}")
+    return "\n".join(lines)
+
+
+def bench_pairs_page(found: Mapping[str, Any]) -> str:
+    """The table and its note as a page."""
+    notes = bench_pairs_note(found).split("\n")
+    head = "Rendered from peers.json, which `linnet bench peers --out` writes.\n\n" + notes[0]
+    rest = "".join(f"- {note}\n" for note in notes[1:])
+    return f"# linnet beside public implementations\n\n{head}\n\n{bench_pairs_table(found).to_markdown()}\n\n{rest}"

@@ -2,12 +2,14 @@
 
 import sys
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from linnet import __version__
-from linnet.cli import Json, print_cli_json
+from linnet.cli import Json, print_cli_json, print_cli_table
+from linnet.errors import InputError
 
 if TYPE_CHECKING:
     from linnet.testing.audit import Audit
@@ -16,10 +18,18 @@ Names = Annotated[
     list[str] | None, typer.Argument(help="Mechanisms or packages; all of them by default.", metavar="[NAME]...")
 ]
 Peers = Annotated[bool, typer.Option("--peers/--no-peers", help="Measure the other libraries that are installed.")]
+Reference = Annotated[
+    Path | None,
+    typer.Option(
+        "--against",
+        help="Instead, compare a mechanism or model with tensors recorded elsewhere (docs/fidelity.md).",
+        metavar="REF.safetensors",
+    ),
+]
 COLORS = {True: "green", False: "bold red", None: "dim"}
 
 
-def audit_command(names: Names = None, peers: Peers = True, json: Json = False) -> None:
+def audit_command(names: Names = None, peers: Peers = True, against: Reference = None, json: Json = False) -> None:
     """Measure what each attention reads that it should not.
 
     Checks each attention against the contract of linnet.testing. Each number is the largest change of the output,
@@ -32,7 +42,11 @@ def audit_command(names: Names = None, peers: Peers = True, json: Json = False) 
       linnet audit
       linnet audit lln softmax --no-peers
       linnet audit performer-pytorch --json
+      linnet audit --against recorded.safetensors
     """
+    if against is not None:
+        _against(against, names or [], json)
+        return
     from linnet.screen import Screen
     from linnet.testing.audit import choose_audit_cases, run_audit
 
@@ -48,6 +62,24 @@ def audit_command(names: Names = None, peers: Peers = True, json: Json = False) 
     else:
         _print(audit)
     if not audit["passed"]:
+        raise typer.Exit(1)
+
+
+def _against(path: Path, names: list[str], json: bool) -> None:
+    """Compare with recorded tensors, print each difference, and exit with 1 if one is too large."""
+    from linnet.testing.against import check_against
+
+    if len(names) > 1:
+        raise InputError(f"--against compares one mechanism or preset, not {len(names)}: {', '.join(names)}")
+    found = check_against(path, names[0] if names else None)
+    if json:
+        print_cli_json(found)
+    else:
+        rows = [[key, f"{value:.1e}"] for key, value in found["differences"].items()]
+        print_cli_table(["tensor", "largest difference"], rows)
+        verdict = "equal" if found["passed"] else "DIFFERENT"
+        print(f"{found['name']} ({found['what']}): {verdict}; allowed {found['bound']:.0e} of the largest entry")
+    if not found["passed"]:
         raise typer.Exit(1)
 
 

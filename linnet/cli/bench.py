@@ -20,7 +20,7 @@ What = Annotated[
         help="One or more of: ops (attention alone, every backend and other libraries), model (training steps of a "
         "small model, and one layer), decode (one more token), profile (where the time goes), vision (a "
         "picture of 32 to 1,024 pixels; --lengths are then pixels). Or peers: linnet's "
-        "mechanisms against other libraries' implementations of the same, at 2,048 tokens.",
+        "mechanisms against public implementations of the same, at 1,024 and 4,096 tokens.",
         metavar="WHAT...",
     ),
 ]
@@ -56,14 +56,14 @@ def bench_command(
     Cases that are compared take turns in random order, and the tables show medians. Each memory peak is measured in
     its own process, and the limits of the machine in the same turns. A note reports whether other programs kept the
     machine busy. Ctrl-C prints the results so far; with --out, the same command continues from there. On two idle
-    cores, ops, model, decode and profile take about 30 minutes together, peers about one minute.
+    cores, ops, model, decode and profile take about 30 minutes together, peers about five minutes.
 
     \b
     Examples:
       linnet bench ops --quick
       linnet bench ops --only linear_attention --lengths 512,2048,8192
       linnet bench ops model decode profile --out benchmarks
-      linnet bench peers --threads 2
+      linnet bench peers --threads 1 --out benchmarks
     """
     _check(what, quick, lengths, only, peers, compiled, out)
 
@@ -79,7 +79,9 @@ def bench_command(
     if threads is not None:
         torch.set_num_threads(threads)
     if what == ["peers"]:
-        _peers(Screen(quiet=json), json)
+        if out is not None:
+            _check_folder(out)
+        _peers(Screen(quiet=json), _sizes(lengths), only, out, json)
         return
     sizes = _sizes(lengths)
     if out is not None:
@@ -127,8 +129,8 @@ def _check(
         raise InputError("--compile works only with `linnet bench model`: ops and decoding steps are not compiled")
     if "profile" in what and lengths:
         raise InputError(f"--lengths is {lengths!r}: profile always uses the size of the bounds")
-    if "peers" in what and (len(what) > 1 or quick or lengths or only or out or not peers):
-        raise InputError("peers runs alone, at one size: it accepts only --threads and --json")
+    if "peers" in what and (len(what) > 1 or quick or not peers):
+        raise InputError("peers runs alone: it accepts only --lengths, --only, --threads, --out and --json")
 
 
 def _ops(sizes: list[int] | None, quick: bool, peers: bool, only: str) -> "Bench":
@@ -238,28 +240,33 @@ def _finish(results: dict[str, Any], out: Path | None, json: bool) -> None:
         raise typer.Exit(130)
 
 
-def _peers(screen: "Screen", json: bool) -> None:
-    """Measure and print linnet's mechanisms beside those of other libraries."""
-    from linnet.bench.pairs import PAIRS, measure_bench_pairs
+def _peers(screen: "Screen", lengths: list[int] | None, only: str, out: Path | None, json: bool) -> None:
+    """Measure linnet's mechanisms beside public implementations, print the table, and write it to a folder."""
+    from linnet.bench.pairs import (
+        LENGTHS,
+        PAIRS,
+        bench_pairs_note,
+        bench_pairs_page,
+        bench_pairs_table,
+        measure_bench_pairs,
+    )
+    from linnet.storage import write_json_file
 
+    pairs = [pair for pair in PAIRS if only in pair.mechanism]
+    if not pairs:
+        raise InputError(f"--only is {only!r}: no mechanism has {only!r} in its name")
     try:
-        found = measure_bench_pairs(progress=screen.work(f"measuring {len(PAIRS)} mechanisms beside other libraries"))
+        work = screen.work(f"measuring {len(pairs)} pairs of implementations")
+        found = measure_bench_pairs(pairs, lengths or LENGTHS, progress=work)
     finally:
         screen.close()
+    table = bench_pairs_table(found)
+    if out is not None:
+        write_json_file(out / "peers.json", found)
+        (out / "peers.md").write_text(bench_pairs_page(found))
     if json:
         print_cli_json(found)
         return
-    sizes = found["settings"]
-    rows = [
-        [row["attention"], row["form"], f"{1000 * row['ours']:.0f} ms", f"{row['package']} {row['version']}"]
-        + [f"{1000 * row['theirs']:.0f} ms", f"{row['speedup']:.2f}x", f"{row['others']:.1f}"]
-        for row in found["rows"]
-    ]
-    if rows:
-        print_cli_table(["attention", "form", "ours", "library", "theirs", "speedup", "cores used by others"], rows)
-    print(
-        f"Forward and backward, batch {sizes['batch']}, {sizes['tokens']:,} tokens, {sizes['heads']} heads of "
-        f"{sizes['head_dim']}, {sizes['size']} features, projections or landmarks, threads: {sizes['threads']}."
-    )
-    for row in found["skipped"]:
-        print(f"not measured: {row['attention']}, {row['form']}: {row['package']}: {row['reason']}")
+    if table.rows:
+        print_cli_table(table.columns, table.rows)
+    print(bench_pairs_note(found))

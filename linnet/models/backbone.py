@@ -246,7 +246,7 @@ class Model(nn.Module):
         if self.positions is not None:
             x = x + learned_positions(position, self.positions.weight, self.config.first_position)
         elif self.config.positions == "sinusoidal":
-            x = x + sinusoidal_positions(position + self.config.first_position, self.config.width).to(x.dtype)
+            x = x + sinusoidal_positions(position + self.config.first_position, self.config.width, x.dtype).to(x.dtype)
         return self.dropout(self.embedding_norm(x))
 
     def _check_select(self, select: Tensor, h: Tensor) -> None:

@@ -69,7 +69,7 @@ class ModelConfig(Settings):
     norm_position: Literal["pre", "post"] = "pre"
     ffn: Literal["glu", "ffn", "none"] = "glu"
     """With "none" a layer is only its attention, and `ffn_width` and `activation` are not used."""
-    activation: Literal["silu", "gelu", "relu"] = "silu"
+    activation: Literal["silu", "gelu", "relu", "identity"] = "silu"
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_length: Count = 512
     """Number of learned positions; the other kinds have no limit."""

@@ -8,14 +8,14 @@ from torch.nn.functional import gelu, relu, silu
 from linnet.errors import InputError
 from linnet.ops.backend import backend_serves
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu, "relu": relu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu, "relu": relu, "identity": lambda x: x}
 
 
 def glu(x: Tensor, act: str) -> Tensor:
     """act(a) * b (..., w) of [a, b] = x (..., 2w); `act` is a name in ACTIVATIONS; gelu is the exact one."""
     if x.shape[-1] % 2:
         raise InputError(f"x has shape {tuple(x.shape)}: a gated unit halves the last axis, which must be even")
-    if act != "gelu" and x.numel() and backend_serves("glu", x):
+    if act in ("silu", "relu") and x.numel() and backend_serves("glu", x):
         from linnet.ops.cpu.glu import glu as kernel
 
         y: Tensor = kernel(x.reshape(-1, x.shape[-1]), act)

@@ -73,10 +73,13 @@ def learned_positions(position: Tensor, table: Tensor, first: int = 0) -> Tensor
     return torch.nn.functional.embedding(position + first, table)
 
 
-def sinusoidal_positions(position: Tensor, M: int) -> Tensor:
-    """Fixed encoding of `position` (...,) as (..., M): a sine half, then a cosine half, 10000^(-i/(M/2-1)) apart."""
-    half = M // 2
-    index = torch.arange(half, device=position.device, dtype=torch.float32)
-    angle = position[..., None].float() * 10000.0 ** (-index / max(half - 1, 1))
+def sinusoidal_positions(position: Tensor, M: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Fixed encoding of `position` (...,) as (..., M): a sine half, then a cosine half, 10000^(-i/(M/2-1)) apart.
+
+    It is computed in float32, or in float64 where `dtype` is that.
+    """
+    half, wide = M // 2, accumulator_precision(dtype)
+    index = torch.arange(half, device=position.device, dtype=wide)
+    angle = position[..., None].to(wide) * 10000.0 ** (-index / max(half - 1, 1))
     table = torch.cat([angle.sin(), angle.cos()], dim=-1)
     return torch.nn.functional.pad(table, (0, M - 2 * half))

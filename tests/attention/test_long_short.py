@@ -82,3 +82,24 @@ def test_bad_shapes_are_one_line() -> None:
     _, state = core.prefill(q, q, q)
     with pytest.raises(InputError, match="of different numbers"):
         core.step(q[:, :, :1], q[:, :, :1], q[:, :, :1], (state[0][:, :, :0], *state[1:]))
+
+
+def test_landmarks_may_average_normed_keys_as_released() -> None:
+    torch.manual_seed(0)
+    core = linnet.create_attention("long_short", heads=2, head_dim=8, causal=False, landmarks=3, compress="normed")
+    core = core.double()
+    for norm in (core.near_norm, core.far_norm):
+        torch.nn.init.normal_(norm.weight), torch.nn.init.normal_(norm.bias)
+    q, k, v = (torch.randn(1, 2, 16, 8, dtype=torch.float64) for _ in range(3))
+
+    def normed(norm: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return norm(x.transpose(1, 2).flatten(2)).unflatten(2, (2, 8)).transpose(1, 2)
+
+    P = core.compress(k.transpose(1, 2).flatten(2)).unflatten(2, (2, 3)).permute(0, 2, 3, 1).softmax(dim=-1)
+    near_k, near_v = normed(core.near_norm, k), normed(core.near_norm, v)
+    far_k, far_v = normed(core.far_norm, P @ near_k), normed(core.far_norm, P @ near_v)
+    t = torch.arange(16)
+    seen = (t >= t[:, None] // 8 * 8 - 4) & (t < t[:, None] // 8 * 8 + 12)
+    scores = torch.cat([(q @ near_k.mT).masked_fill(~seen, -torch.inf), q @ far_k.mT], dim=-1) * 8**-0.5
+    torch.testing.assert_close(core(q, k, v), scores.softmax(dim=-1) @ torch.cat([near_v, far_v], dim=2))
+    check_attention("long_short", causal=True, options={"compress": "normed"}, lengths=(1, 33, 100))

@@ -11,16 +11,19 @@ def reformer(**options) -> linnet.attention.base.Core:
     return linnet.create_attention("reformer", heads=2, head_dim=16, causal=False, **options)
 
 
-@pytest.mark.parametrize("options", [{"chunk": 8}, {"chunk": 1, "rounds": 3}, {"chunk": 5, "max_buckets": 2}])
+@pytest.mark.parametrize(
+    "options", [{"chunk": 8, "scale": "head_dim"}, {"chunk": 1, "rounds": 3}, {"chunk": 5, "max_buckets": 2}]
+)
 def test_contract(options: dict) -> None:
     check_attention("reformer", causal=False, options=options, lengths=(1, 7, 64, 100))
 
 
-def test_one_chunk_is_attention_with_unit_keys_to_all_others() -> None:
+@pytest.mark.parametrize(("scale", "divisor"), [("none", 1), ("head_dim", 4)])
+def test_one_chunk_is_attention_with_unit_keys_to_all_others(scale: str, divisor: int) -> None:
     q, v = (torch.randn(1, 2, 50, 16) for _ in range(2))
-    scores = q @ torch.nn.functional.normalize(q, dim=-1).mT / 4
+    scores = q @ torch.nn.functional.normalize(q, dim=-1).mT / divisor
     expected = scores.masked_fill(torch.eye(50, dtype=torch.bool), -torch.inf).softmax(dim=-1) @ v
-    torch.testing.assert_close(reformer()(q, q, v), expected)
+    torch.testing.assert_close(reformer(scale=scale)(q, q, v), expected)
     assert torch.allclose(reformer()(q[:, :, :1], q[:, :, :1], v[:, :, :1]), v[:, :, :1])  # itself, if nothing else
 
 

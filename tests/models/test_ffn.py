@@ -7,7 +7,7 @@ from torch.nn.functional import gelu, relu, silu
 from linnet.models.ffn import FFN, GLU
 
 
-@pytest.mark.parametrize(("name", "act"), [("silu", silu), ("gelu", gelu), ("relu", relu)])
+@pytest.mark.parametrize(("name", "act"), [("silu", silu), ("gelu", gelu), ("relu", relu), ("identity", lambda x: x)])
 def test_equations(name, act):
     x = torch.randn(2, 3, 8)
     glu = GLU(8, 5, name)

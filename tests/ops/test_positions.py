@@ -139,3 +139,11 @@ def test_compiles() -> None:
         tests = "test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic"
         turn = torch.randn(5, 8)
         torch.library.opcheck(torch.ops.linnet.cpu_rotate.default, (x, turn, False), test_utils=tests)
+
+
+def test_sinusoidal_positions_of_a_float64_model_are_float64():
+    position = torch.tensor([0, 5, 4000])
+    wide, narrow = sinusoidal_positions(position, 8, torch.float64), sinusoidal_positions(position, 8, torch.bfloat16)
+    assert wide.dtype == torch.float64 and narrow.dtype == torch.float32
+    angle = position[:, None].double() * 10000.0 ** (-torch.arange(4, dtype=torch.float64) / 3)
+    torch.testing.assert_close(wide, torch.cat([angle.sin(), angle.cos()], dim=1), rtol=1e-12, atol=1e-12)
