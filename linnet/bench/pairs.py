@@ -23,7 +23,7 @@ from linnet.testing.peers import MissingPeerError, Peer
 
 B, H, D = 1, 8, 64
 LENGTHS = (1024, 4096)
-ROUNDS = 5
+ROUNDS = 3
 SIZE = 128  # features, projected length and landmarks, on both sides
 HASHES, CHUNK = 2, 64  # rounds of hashing, and tokens per chunk
 PLAIN = "plain torch"  # the library of a form as released
