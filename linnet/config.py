@@ -62,7 +62,7 @@ SLIPS = {
 
 
 def _meant(table: Mapping[str, Any], key: str, name: str) -> str | None:
-    """The key, with its section, that a user of another library, or one who forgot the section, probably means."""
+    """The full key that the user probably means: the name differs in another library, or the section is missing."""
     if not name:
         for section, value in table.items():
             if isinstance(value, Section) and key in type(value).model_fields:
@@ -71,7 +71,7 @@ def _meant(table: Mapping[str, Any], key: str, name: str) -> str | None:
 
 
 def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
-    """A pydantic error in one line, in terms of the table as the user wrote it."""
+    """A pydantic error as one line about the table as the user wrote it."""
     kind, loc, message = fault["type"], fault["loc"], fault["msg"].removeprefix("Value error, ")
     if not loc:  # a rule about several keys: its message names them
         return f"{name}: {message}"
@@ -82,7 +82,7 @@ def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
         return f"{'.'.join(path)} is missing"
     if kind == "string_too_short":
         return f"{'.'.join(path)} is empty"
-    if kind == "too_long" and fault["ctx"]["max_length"] > 2:  # a list of two is better shown
+    if kind == "too_long" and fault["ctx"]["max_length"] > 2:  # a pair is shown as an example below
         most = f"at most {fault['ctx']['max_length']:,} are allowed"
         return f"{'.'.join(path)} has {len(fault['input']):,} entries: {most}"
     if kind in ("tuple_type", "too_short", "too_long", "missing"):
@@ -93,7 +93,7 @@ def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
 
 
 def short_config_value(value: object) -> str:
-    """`repr` for an error message: it is cut if long, and never fails."""
+    """`repr` for an error message: cuts long text and never fails."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, or endlessly nested tables
@@ -214,8 +214,8 @@ def load_recipe_config(
     """The configuration of a recipe (a name or a path), with the overrides `sets` ("train.steps=100").
 
     If `sets` chooses another `model.preset`, its `layers` and `options` replace those of the recipe, which belong to
-    the old preset; sizes such as `width` stay. If `sets` leaves fewer steps than the recipe has warm-up, the warm-up
-    is cut to them, and `warn` gets a line.
+    the old preset; sizes such as `width` stay. If `sets` leaves fewer steps than the recipe's warm-up, the
+    warm-up is shortened to them, and `warn` gets a line.
     """
     table = read_config_toml(config_recipe_path(recipe))
     written = [_split_assignment(text) for text in sets]
@@ -233,7 +233,7 @@ def load_recipe_config(
 
 
 def _cut_warmup(train: dict[str, Any], recipe: str | Path, warn: Callable[[str], None]) -> None:
-    """Make a recipe's warm-up fit the steps that replace those it was written for; wrong types are refused later."""
+    """Shorten a recipe's warm-up if an override leaves fewer steps; wrong types are refused later."""
     steps, warmup = train["steps"], train.get("warmup")
     if type(steps) is int and type(warmup) is int and warmup > steps > 0:
         train["warmup"] = steps

@@ -20,7 +20,7 @@ class UnsupportedError(InputError):
     """The request is well formed, but this mechanism cannot do it."""
 
 
-MANY = 10  # names; of more, only the nearest are printed
+MANY = 10  # if there are more names than this, only the nearest are printed
 LISTED = {  # the command that prints all names of a kind
     "attention": "linnet list attention",
     "model": "linnet list models",
@@ -34,12 +34,12 @@ LISTED = {  # the command that prints all names of a kind
 
 
 def missing_extra_error_text(extra: str) -> str:
-    """How to install an extra of linnet, for an error message."""
+    """The command that installs an extra of linnet, for an error message."""
     return f"pip install '.[{extra}]' in a checkout, else pip install 'linnet-attention[{extra}]'"
 
 
 def unknown_name_error(kind: str, name: object, allowed: Iterable[str], meant: str | None = None) -> InputError:
-    """The error for a name that does not exist, with the one that was probably `meant`, by default the nearest."""
+    """The error for an unknown name; it suggests the name that was probably `meant`, by default the nearest."""
     names = sorted(allowed)
     near = difflib.get_close_matches(str(name)[:200], names, n=5, cutoff=0.0)
     close = meant or next(iter(difflib.get_close_matches(str(name)[:200], near, n=1, cutoff=0.5)), None)

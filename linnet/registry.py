@@ -28,7 +28,7 @@ class Registry:
         self._added: dict[str, Any] = {}
 
     def add(self, name: str) -> Callable[[T], T]:
-        """Class decorator that registers a class under `name` and sets its attribute `name`; names are unique."""
+        """A class decorator: registers a class under a unique `name` and sets its attribute `name`."""
 
         def register(cls: T) -> T:
             if name in self._added:

@@ -17,14 +17,14 @@ Name = Literal["stderr", "stdout"]
 
 
 def _stream(name: Name) -> Any:
-    """The standard stream, even if rich has replaced it by a proxy; None if it was closed before the start."""
+    """The real standard stream, even if rich has put a proxy in its place; None if it was closed before the start."""
     found = getattr(sys, name)
     return getattr(found, "rich_proxied_file", found)
 
 
 @contextmanager
 def forgiving_screen(name: Name) -> Iterator[None]:
-    """Print inside this block; after a failure, this and all later output of the stream is discarded."""
+    """Print inside this block; if printing fails, this and all later output of the stream is discarded."""
     try:
         yield
         if _stream(name) is not None:
@@ -88,7 +88,7 @@ class Screen:
         self._print(f"linnet: warning: {text}")
 
     def work(self, what: str) -> Callable[[int, int], None]:
-        """A function to call with (done, total) as a piece of work proceeds; the first call announces it."""
+        """A function to call with (done, total) as work proceeds; its first call announces the work."""
         lines: list[TaskID] = []
 
         def show(done: int, total: int) -> None:

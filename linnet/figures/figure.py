@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins
 FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # no times
 STYLE: dict[Any, Any] = {"svg.hashsalt": "linnet", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10}
-FEW = 25  # points of the longest line up to which each one gets a marker
-CROWDED = 20  # letters along an axis beyond which they would touch
-MANY = 5  # powers of ten along an axis, beyond which ticks at 2 and 5 would touch
+FEW = 25  # points of the longest line up to which every point gets a marker
+CROWDED = 20  # letters that fit along an axis; more would touch
+MANY = 5  # powers of ten along an axis up to which ticks at 2 and 5 fit
 FIT = 14  # names that fill the height of a panel; more are drawn smaller
 IN_A_ROW = 3  # panels of a picture
 LARGEST = 150.0  # area of the largest circle, in square points
@@ -153,7 +153,7 @@ def _escape(text: str) -> str:
 
 
 def _few(figure: Figure) -> bool:
-    """Whether the points of the lines can be told apart."""
+    """Whether there are so few points that each can have a marker."""
     return max(len(series.x) for series in figure.series) <= FEW
 
 
@@ -180,7 +180,7 @@ def _decades(figure: Figure) -> float:
 
 
 def _measured_at(figure: Figure) -> list[float]:
-    """The x values, if they are few enough to be ticks; else nothing."""
+    """The x values if they are few enough to be ticks, otherwise nothing."""
     found = sorted({x for series in figure.series if series.sizes is None for x in series.x})
     return found if len(found) <= FEW // 2 else []
 
@@ -191,7 +191,7 @@ def _counted(values: Sequence[float]) -> bool:
 
 
 def check_figure_path(path: str | Path) -> None:
-    """Raise if no figure can be saved under this name."""
+    """Raise if a figure cannot be saved under this name."""
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path} ends in {path.suffix!r}: a figure is one of {', '.join(FORMATS)}")
@@ -208,7 +208,7 @@ def check_figure_matplotlib() -> None:
 
 
 def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Draw the figures, three in a row at most, into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""
+    """Draw the figures, at most three per row, into a PNG, PDF or SVG file; a PNG carries `metadata` as text."""
     check_figure_path(path)
     check_figure_matplotlib()
     import matplotlib

@@ -1,7 +1,7 @@
 """Heat maps of attention weights: packed as text for a JSON file or a page, and drawn by matplotlib as a grid.
 
-A weight is kept as the logarithm of its size in 15 bits and its sign, relative to the largest of its map; what is below
-e^-14 of that counts as 0. So a map of 256 tokens takes 175 kB, and its small weights are not lost.
+A weight is stored as its sign and, in 15 bits, the logarithm of its size relative to the largest weight of its map;
+weights below e^-14 of the largest count as 0. So a map of 256 tokens takes 175 kB and keeps its small weights.
 """
 
 import base64
@@ -18,7 +18,7 @@ from linnet.figures.figure import STYLE, check_figure_matplotlib, check_figure_p
 
 LEVELS = 32767
 RANGE = 14.0  # natural logarithms
-SEQUENTIAL, DIVERGING = "cividis", "PuOr"  # both told apart by color-blind readers
+SEQUENTIAL, DIVERGING = "cividis", "PuOr"  # color-blind readers can distinguish both
 Map = NDArray[np.float64]
 Grid = Sequence[tuple[str, Mapping[str, Map]]]  # rows: a name and maps by title; NaN is left empty
 
@@ -67,7 +67,7 @@ def save_heatmaps(
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(1.9 * columns + 1.2, 1.9 * len(grid) + 0.6), layout="constrained", dpi=200)
         axes = canvas.subplots(len(grid), columns, squeeze=False)
-        for signed in (False, True):  # a scale each, so that a signed layer does not fade the others
+        for signed in (False, True):  # two scales, so that signed maps do not fade the others
             chosen = [i for i, (_, maps) in enumerate(grid) if any((m < 0).any() for m in maps.values()) == signed]
             colors = _colors([m for i in chosen for m in grid[i][1].values()], signed)
             image = None
@@ -84,7 +84,7 @@ def save_heatmaps(
 
 
 def _draw_row(panels: Any, name: str, maps: Mapping[str, Map], length: int, colors: Mapping[str, Any]) -> Any:
-    """The maps of one row side by side; the last of the pictures."""
+    """Draw the maps of one row side by side; returns the last picture."""
     image = None
     for panel in panels[len(maps) :]:
         panel.set_visible(False)
@@ -102,7 +102,7 @@ def _draw_row(panels: Any, name: str, maps: Mapping[str, Map], length: int, colo
 
 
 def _colors(maps: Sequence[Map], signed: bool) -> dict[str, Any]:
-    """One scale for all maps: of logarithms, from the first to the last percent; symmetric where some are negative."""
+    """One scale for all maps: logarithmic, from the 1st to the 99.5th percentile; linear and symmetric if `signed`."""
     sizes = np.abs(np.concatenate([np.zeros(0), *(m.ravel() for m in maps)]))
     sizes = sizes[sizes > 0] if (sizes > 0).any() else np.ones(1)
     if signed:

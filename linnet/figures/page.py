@@ -1,4 +1,4 @@
-"""A Markdown page of which the part between two markers is rendered, and the rest is kept."""
+"""A Markdown page: the part between two markers is rendered, and the rest stays as it is."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ BEGIN, END = "<!-- rendered from JSON -->", "<!-- end -->"
 
 
 def write_markdown_page(page: Path, title: str, block: str) -> None:
-    """Write `block` between the markers of a page; makes the page if there is none."""
+    """Write `block` between the markers of a page; creates the page if it does not exist."""
     try:
         text = page.read_text() if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
     except UnicodeDecodeError:

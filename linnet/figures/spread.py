@@ -18,7 +18,7 @@ class Spread(NamedTuple):
     error: float
 
     def to_text(self, digits: int = 2, what: str = "") -> str:
-        """The mean, and the range of several values; with `what`, also how many of these there are."""
+        """The mean and, if there are several values, their range; with `what`, also their number."""
         mean, low, high = (f"{value:.{digits}f}" for value in (self.mean, self.low, self.high))
         counted = f", {self.size} {what}" if what else ""
         return mean if self.size == 1 else f"{mean} ({low} to {high}{counted})"
@@ -37,7 +37,7 @@ def spread_text(values: Sequence[float], digits: int = 2, what: str = "") -> str
 
 
 def spread_line(name: str, points: Mapping[float, Sequence[float]]) -> Series:
-    """A line through the means of the values at each x; the range of several is shaded."""
+    """A line through the means of the values at each x, with their range shaded."""
     x = sorted(points)
     found = [spread(points[at]) for at in x]
     if all(point.size == 1 for point in found):

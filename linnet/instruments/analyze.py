@@ -1,6 +1,6 @@
 """The analysis of a model on a text: every instrument on every layer, as one table of plain numbers.
 
-`analyze_views` makes it, `check_analysis` validates one that was read from a file, `analysis_rows` formats it.
+`analyze_views` computes it, `check_analysis` validates one that was read from a file, `analysis_rows` formats it.
 """
 
 import math
@@ -153,7 +153,7 @@ def _deviation(analysis: Analysis) -> list[float | None]:
 
 
 def analysis_remarks(analysis: Analysis) -> list[str]:
-    """Notes and refusals, each with the instruments and layers that it concerns."""
+    """Notes and refusals, each with the instruments and layers that it applies to."""
     layers = analysis["layers"]
     about: dict[str, tuple[list[str], list[str]]] = {}
     for layer in layers:

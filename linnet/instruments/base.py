@@ -1,4 +1,4 @@
-"""What every instrument reads and returns: attention weights, a few rows at a time, and numbers per head.
+"""The interface of instruments: they read attention weights, a few rows at a time, and return numbers per head.
 
 A `View` is the attention of one layer on B sequences of N tokens. It comes from plain weights, from a mixer and its
 input, or from each layer of a model on a text. An instrument turns a view into numbers of shape (B, H, ...).
@@ -23,7 +23,7 @@ from linnet.models.patches import patch_places
 ENTRIES = 1 << 20  # weights read at a time: 8 MiB in float64
 FAR = 1e6  # patches between a picture and its class token
 HELD = 1 << 22  # weights kept after the first reading
-TOLERANCE = 1e-3  # how far from one the sum of a normalized row may be
+TOLERANCE = 1e-3  # how far the sum of a normalized row may be from one
 HALF_TOLERANCE = 3e-2  # the same for half precision
 DIVIDED = "rows divided by their sum"  # the note about weights that do not sum to one
 
@@ -43,7 +43,7 @@ class View:
     places: Tensor | None = None  # (N, 2): row and column of each patch of a picture; a class token is far from all
 
     def rows(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield (start, rows from start on) in float64, as the mechanism has them."""
+        """Yield (start, rows from start on) in float64, not normalized."""
         B, H, N = self.shape
         size, held = max(1, ENTRIES // (B * H * N)), B * H * N * N <= HELD
         for start in range(0, N, size):
@@ -113,11 +113,11 @@ class Instrument:
     usual: ClassVar[bool] = True  # whether it is measured if none is named
 
     def refusal(self, view: View) -> str | None:
-        """Why this view cannot be measured, or None."""
+        """Why this view cannot be measured; None if it can."""
         return None
 
     def note(self, view: View) -> str | None:
-        """What a reader must know about the numbers of this view, or None."""
+        """A note that readers of this view's numbers need, or None."""
         return None
 
     def measure(self, view: View) -> dict[str, Tensor]:

@@ -173,7 +173,7 @@ def _norm_of(view: View) -> tuple[float, bool]:
 
 
 def _sampled(view: View) -> list[int]:
-    """The rows whose gradient as a whole is computed, first and last among them."""
+    """The rows whose whole gradient is computed, including the first and the last."""
     N = view.shape[2]
     return torch.linspace(0, N - 1, min(N, SAMPLED)).long().tolist()
 

@@ -1,7 +1,7 @@
 """Relative standard deviation of gradients over training: how much the gradient norm jumps.
 
-TransNormer's Table 2 is read as follows: g_t is the L2 norm of the gradient of update t before clipping, of
-all parameters or of those of one layer; the number is std(g_1 .. g_T) / mean(g_1 .. g_T) over all updates.
+This is how linnet reads TransNormer's Table 2: g_t is the L2 norm of the gradient of update t before clipping, over
+all parameters or those of one layer, and the number is std(g_1 .. g_T) / mean(g_1 .. g_T) over all updates.
 """
 
 from collections.abc import Mapping, Sequence

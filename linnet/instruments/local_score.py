@@ -14,7 +14,7 @@ from linnet.instruments.base import DIVIDED, Instrument, View, instrument_view_o
 from linnet.registry import INSTRUMENT
 
 THRESHOLDS = torch.linspace(0, 1, 100, dtype=torch.float64)
-SLACK = 1e-6  # how much mass rounding may lose
+SLACK = 1e-6  # mass that rounding may lose
 
 
 def local_score(weights: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from linnet.errors import LinnetError
 from linnet.instruments.base import DIVIDED, Instrument, View, instrument_view_of_weights
 from linnet.registry import INSTRUMENT
 
-DENSE = 2048  # up to so many tokens, all eigenvalues are computed
+DENSE = 2048  # number of tokens up to which all eigenvalues are computed
 ROUNDING = 1e-12
 STEPS, CHECK_EVERY, SMALL = 400, 10, 1e-4  # of the Arnoldi iteration
 CAUSAL = "the eigenvalues of causal weights are their diagonal, so the gap says nothing about which tokens are read"

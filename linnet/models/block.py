@@ -83,7 +83,7 @@ class _PartMixer(Mixer):
 
 
 def _create_mixers(config: ModelConfig, layer: str) -> list[Mixer]:
-    """The mixers of a layer: of the full width each, or with a part of the heads in "a|b"."""
+    """The mixers of a layer: each has the full width, or in "a|b" a part of the heads."""
     sign, names = split_layer_config(layer)
     options = [config.options.get(name, {}) for name in names]
     if sign != "|":
@@ -103,7 +103,7 @@ def _create_mixers(config: ModelConfig, layer: str) -> list[Mixer]:
 
 
 class Block(nn.Module):
-    """Attention, then FFN. The mechanisms of "a+b" and "a|b" read the same input, b of "a>b" reads what a gives."""
+    """Attention, then FFN. In "a+b" and "a|b" both mechanisms read x; in "a>b", b reads the output of a."""
 
     mixers: Sequence[Mixer]
 
@@ -150,7 +150,7 @@ class Block(nn.Module):
         return self.mixer_norm(x) if self.pre else x
 
     def _mixed(self, x: Tensor, read: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """What the mixers make of x together, where read(i, u) is what mixer i makes of u."""
+        """The joint output of the mixers for x, where read(i, u) is the output of mixer i for u."""
         u = self.before(x)
         if self.sign == ">":
             for i in range(len(self.mixers)):

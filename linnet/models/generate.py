@@ -162,5 +162,5 @@ def _nucleus(p: Tensor, top_p: float) -> Tensor:
     """p (B,V) without its tail: an id is dropped if the more likely ones already reach `top_p`."""
     ranked, order = p.sort(dim=-1, descending=True, stable=True)
     likelier = pad(ranked.cumsum(dim=-1)[:, :-1], (1, 0))  # total probability of the ids before each one
-    top_p = max(top_p, torch.finfo(p.dtype).tiny)  # what rounds to 0 would leave no id at all
+    top_p = max(top_p, torch.finfo(p.dtype).tiny)  # at 0, every id would be dropped
     return torch.zeros_like(p).scatter(-1, order, ranked.masked_fill(likelier >= top_p, 0))

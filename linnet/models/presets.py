@@ -51,7 +51,7 @@ UNIT_WIDTHS = {
 }
 # Built for a maximum length, that of the model: cosFormer's cosine spans it, Linformer has a column for each token.
 BOUNDED = {"cosformer", "linformer"}
-NARROW_FFN = {"long_short_roberta_small": 704}  # compensates for the parameters of 32 landmarks per head
+NARROW_FFN = {"long_short_roberta_small": 704}  # makes up for the parameters of 32 landmarks per head
 
 KINDS: dict[str, dict[str, Any]] = {
     "lm": {

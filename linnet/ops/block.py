@@ -19,7 +19,7 @@ from linnet.ops.rules import BlockRule
 
 KINDS = ("softmax", "rela")
 LARGEST = 1024  # tokens per block that the CPU kernels take
-LONGEST = 8192  # with dropout or a mask, up to which they beat torch's fused kernel
+LONGEST = 8192  # tokens up to which they beat torch's fused kernel, with dropout or a mask
 
 
 def block_attention(

@@ -95,7 +95,7 @@ def custom_op_is_plain(*args: Any) -> bool:
 
 
 def _refuse_forward_mode(args: tuple[Any, ...]) -> None:
-    """A one-line error: a custom backward pass would silently give zero tangents."""
+    """Raise: a custom backward pass would silently give zero tangents."""
     if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return
     if any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in args):

@@ -12,7 +12,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu
 
 
 def glu(x: Tensor, act: str) -> Tensor:
-    """act(a) * b (..., w) of [a, b] = x (..., 2w); `act` is a name in ACTIVATIONS; gelu is the exact one."""
+    """act(a) * b (..., w) for [a, b] = x (..., 2w); `act` is a name in ACTIVATIONS, and "gelu" is the exact GELU."""
     if x.shape[-1] % 2:
         raise InputError(f"x has shape {tuple(x.shape)}: a gated unit halves the last axis, which must be even")
     if act in ("silu", "relu") and x.numel() and backend_serves("glu", x):

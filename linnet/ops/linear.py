@@ -130,7 +130,7 @@ def _check_extras(
     state: State | None,
     return_state: bool,
 ) -> None:
-    """One-line errors for flags, a decay or a state that do not fit."""
+    """Raise a one-line error for flags, a decay or a state that do not fit."""
     B, H, _, D = q.shape
     for name, flag in (("causal", causal), ("normalize", normalize), ("return_state", return_state)):
         if not isinstance(flag, bool):

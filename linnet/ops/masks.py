@@ -101,7 +101,7 @@ def _checked(name: str, x: Tensor, B: int, N: int) -> Tensor:
 
 
 def check_masked_length(length: Tensor | int, most: int, name: str) -> None:
-    """A one-line error if a row needs more than `most` positions; not while compiling, when no value is known."""
+    """Raise if a row needs more than `most` positions; not while compiling, when no value is known."""
     length = torch.as_tensor(length)
     if torch.compiler.is_compiling() or length.is_meta:
         return
@@ -110,7 +110,7 @@ def check_masked_length(length: Tensor | int, most: int, name: str) -> None:
 
 
 def clear_masked(real: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """(B,H,N,.) tensors with 0 in masked tokens: what stands there is never read, not even a NaN."""
+    """(B,H,N,.) tensors with 0 in masked tokens, whose content is never read, not even a NaN."""
     return tensors if real is None else tuple(x.masked_fill(~real[:, None, :, None], 0) for x in tensors)
 
 
@@ -136,7 +136,7 @@ def visible_mask(where: Layout, causal: bool) -> Tensor:
 
 
 def check_state_and_mask(state: object, shapes: Sequence[tuple[int | None, ...]], device: torch.device) -> None:
-    """A one-line error unless `state` is None or a tuple of tensors of these shapes, where None is any size."""
+    """Raise unless `state` is None or a tuple of tensors of these shapes, where None is any size."""
     if state is None:
         return
     if not isinstance(state, tuple) or not all(isinstance(part, Tensor) for part in state):

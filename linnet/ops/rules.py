@@ -9,9 +9,9 @@ Features = Callable[[Tensor], Tensor]  # from (B,H,N,D) to (B,H,N,F)
 
 
 class LinearRule(NamedTuple):
-    """`linear_attention`: o_t = sum_s (phi_q_t . phi_k_s) v_s over past or all s, divided by its weights or not.
+    """`linear_attention`: o_t = sum_s (phi_q_t . phi_k_s) v_s over past or all s; `normalize`: divided by its weights.
 
-    With `features`, q and k are what phi_q and phi_k are made of. `log_decay` (H,) fades keys by distance.
+    With `features`, phi_q and phi_k are computed from q and k. `log_decay` (H,) fades keys by distance.
     """
 
     causal: bool
@@ -34,7 +34,7 @@ class ExpRule(NamedTuple):
 class BlockRule(NamedTuple):
     """`block_attention`: softmax or ReLA of scores q.k * scale, some of whose weights may be dropped.
 
-    `seed` decides which; None: a new one is drawn.
+    `seed` decides which; if it is None, a new one is drawn.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""Ablations of TransNormer: masked models that several studies share, and rows that change one thing of a system."""
+"""Ablations of TransNormer: masked models that several studies share, and rows that change one thing about a system."""
 
 import json
 import statistics
@@ -25,7 +25,7 @@ SCALES = {"cpu": Scale("mlm_small", "_roberta_small", SMALL), "paper": Scale("tr
 SHARED, SCORED = "ablations", 25  # the folder of the runs; batches that score a run, the same for all
 COLUMNS = ("system", "parameters", "seeds", "learning rate", "valid perplexity", "test perplexity", "seconds")
 
-Layers = Callable[[int], Sequence[str]]  # the mechanisms of so many layers
+Layers = Callable[[int], Sequence[str]]  # from a number of layers to their mechanisms
 
 
 def halved_ablation(first: str, second: str) -> Layers:
@@ -41,9 +41,9 @@ def uniform_ablation(layer: str) -> Layers:
 def ablation_rows(
     name: str, like: str, layers: Layers | None = None, sets: Sequence[str] = (), ffn: str = "", seeds: int = 1
 ) -> tuple[Row, ...]:
-    """A system like another, as one row for each scale: other layers, another FFN ("glu" or "ffn"), or other settings.
+    """A variant of the system `like`, one row per scale: other layers, another FFN ("glu" or "ffn"), or other settings.
 
-    At the CPU scale it has the learning rate of the other, and an FFN of that scale's width.
+    At the CPU scale it has the learning rate of `like`, and an FFN of that scale's width.
     """
     preset = SYSTEMS[like]
     found = []
@@ -73,7 +73,7 @@ class Ablation(Perplexity):
     comparisons: ClassVar[Sequence[Comparison]] = ()
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
-        """One line per system: the mean over its seeds and, of several, their range."""
+        """One line per system: the mean over its seeds and, if there are several, the range."""
         found, rows = records_by_row(records), []
         for name in dict.fromkeys(row.name for row in self.rows):
             runs = found.get(name, [])
@@ -93,7 +93,7 @@ class Ablation(Perplexity):
 
 
 def ablation_budget(records: Sequence[Record]) -> str:
-    """What each run spent, how it was scored, and the command."""
+    """The budget of a run, how it was scored, and the command."""
     first = records[0]
     train, data = first["config"]["train"], first["config"]["data"]
     return (

@@ -1,4 +1,4 @@
-"""Attribution: what the attention, its positions and the frame around it each contribute, with all combinations."""
+"""Attribution: what the attention, its positions and the frame around it contribute, measured in all combinations."""
 
 import itertools
 import json
@@ -118,7 +118,7 @@ def attribution_scores(records: Sequence[Record], task: str) -> dict[Cell, dict[
 
 
 def attribution_effect(found: Mapping[Cell, Mapping[int, float]], factor: int, level: str) -> list[float]:
-    """For each seed, the mean difference to the first level of a factor, over all that else can differ."""
+    """For each seed, the mean difference from the first level of a factor, over all levels of the other factors."""
     first = list(FACTORS.values())[factor][0]
     by_seed: dict[int, list[float]] = {}
     for cell, seeds in found.items():
@@ -130,7 +130,7 @@ def attribution_effect(found: Mapping[Cell, Mapping[int, float]], factor: int, l
 
 
 def attribution_effects(found: Mapping[Cell, Mapping[int, float]], label: str) -> Table:
-    """One line per level that is not the first of its factor."""
+    """One line per level of each factor except its first."""
     rows = []
     for factor, (name, (first, *others)) in enumerate(FACTORS.items()):
         for level in others:
@@ -153,7 +153,7 @@ def _cell_text(seeds: Mapping[int, float], task: str) -> str:
 
 
 def _budget(records: Sequence[Record], task: str) -> str:
-    """What each run of a task spent, and the command."""
+    """The budget of a task's runs, and the command."""
     first = next(record for record in records if record["config"]["task"] == task)
     train = first["config"]["train"]
     return (

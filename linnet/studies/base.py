@@ -65,7 +65,7 @@ class Study(ABC):
     item: ClassVar[str]  # such as "Table 4"
     scales: ClassVar[Collection[str]]
     picture: ClassVar[str]  # what the figure shows, for readers who cannot see it
-    core_hours: ClassVar[float | None] = None  # of the runs at the CPU scale, if known
+    core_hours: ClassVar[float | None] = None  # time of all runs at the CPU scale, if known
     keeps_records: ClassVar[bool] = True
     fields: ClassVar[frozenset[str]] = frozenset()  # the fields of every record of this kind
 
@@ -75,7 +75,7 @@ class Study(ABC):
 
     @abstractmethod
     def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
-        """Do the runs whose records are missing in `folder`; returns the signal that stopped it, or 0."""
+        """Do the runs that have no record in `folder`; returns the signal that stopped it, or 0."""
 
     @abstractmethod
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
@@ -121,7 +121,7 @@ class Study(ABC):
         return f"{self.name}-{scale}"
 
     def folders(self, request: Request) -> tuple[Path, Path]:
-        """Where the runs are, and where their records."""
+        """The folder of the runs, and that of their records."""
         out = request.out or Path("runs") / self.place(request.scale)
         return out, request.results or out / "results"
 

@@ -1,4 +1,4 @@
-"""Studies that are drawn from the records of other studies and have none of their own."""
+"""Studies without records of their own: pictures drawn from the records of other studies."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from linnet.studies.records import Record, one_line_record_damage, records_sha25
 
 
 class Drawn(Study):
-    """One picture of the results of several studies, which are beside it."""
+    """One picture of the results of several studies, whose folders are beside it."""
 
     kind = "drawn"
     scales = ("cpu",)
@@ -32,7 +32,7 @@ class Drawn(Study):
         return []
 
     def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
-        """Do nothing: the sources are run by their own names."""
+        """Do nothing: each source is run by its own name."""
         return 0
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:

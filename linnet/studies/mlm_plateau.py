@@ -1,4 +1,4 @@
-"""Why a small masked model stays on the plateau of token frequencies: one change at a time of the frame of RoBERTa."""
+"""Why a small masked model stays on the plateau of token frequencies: RoBERTa's frame with one change at a time."""
 
 import math
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class MlmPlateau(Perplexity):
         assert isinstance(run.task, TextTask)
         size = run.task.tokenizer.vocab_size
         train, valid = (np.bincount(run.task.streams[split].tokens, minlength=size) for split in ("train", "valid"))
-        share = (train + 1) / (train + 1).sum()  # a token that is not in the training split has some share as well
+        share = (train + 1) / (train + 1).sum()  # add one, so that no token has a share of 0
         return {"plateau": math.exp(-float((valid * np.log(share)).sum() / valid.sum()))}
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:

@@ -22,7 +22,7 @@ def _rows(name: str) -> tuple[Row, ...]:
 
 
 def best_rates(records: Sequence[Record]) -> dict[str, float]:
-    """Of each system, the rate with the smallest validation perplexity."""
+    """The rate of each system with the smallest validation perplexity."""
     found = _by_system(records)
     return {name: min(rates, key=lambda rate: rates[rate]) for name, rates in found.items()}
 

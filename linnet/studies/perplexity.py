@@ -1,4 +1,4 @@
-"""Language models compared by perplexity: the table and the curves that the studies of them share."""
+"""Language models compared by perplexity: the table and curves that several studies share."""
 
 import statistics
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Perplexity(Trained):
     picture = "validation perplexity against tokens"
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
-        """One line per system: the mean over its seeds and, of several, their range."""
+        """One line per system: the mean over its seeds and, if there are several, the range."""
         rows = []
         for name, runs in _best_first(records).items():
             valid, test = ([run[split]["perplexity"] for run in runs] for split in ("valid", "test"))
@@ -62,7 +62,7 @@ def _best_first(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _budget(records: Sequence[Record]) -> str:
-    """What each run spent, and the command; raises if the runs did not all get the same."""
+    """The budget of a run, and the command; raises if the runs had different budgets."""
     budgets = {(r["tokens"], r["config"]["data"]["context"], r["environment"]["threads"]) for r in records}
     if len(budgets) != 1:
         raise LinnetError(f"the runs had different budgets: {sorted(budgets)}")

@@ -1,4 +1,4 @@
-"""What the studies of pictures share: their systems, and accuracy beside the readings of attention by layer."""
+"""The shared part of the studies of pictures: systems, accuracy, and readings of attention by layer."""
 
 import math
 import statistics
@@ -136,7 +136,7 @@ class Pictured(Trained):
         return records[0]["analysis"]["length"], "patches window by window; absolute values, mean over heads"
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
-        """What both papers state about text, asked of pictures."""
+        """The papers' claims about text, tested on pictures."""
         found = {
             name: [statistics.fmean(watched_head_readings(run, "local_score", "area")) for run in runs]
             for name, runs in records_by_row(records).items()

@@ -17,7 +17,7 @@ CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
 
 @STUDY.add("recall")
 class RecallStudy(Trained):
-    """Models of two layers that differ in the second: it has to remember."""
+    """Two-layer models that differ only in the second layer, which has to remember."""
 
     title = "Recall of key-value pairs: every causal mechanism"
     paper, item = "linnet", "recall"
@@ -27,7 +27,7 @@ class RecallStudy(Trained):
     rows = tuple(Row(name, None, (f'model.layers=["diag", "{name}"]',), seeds=3) for name in CAUSAL)
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
-        """One line per mechanism: mean accuracy in percent and, of several seeds, the range."""
+        """One line per mechanism: mean accuracy in percent and, if there are several seeds, the range."""
         pairs = _pairs(records)
         columns = ["mechanism", "parameters", "seeds", *(f"{P} pairs" for P in pairs), "seconds"]
         rows = []
@@ -65,7 +65,7 @@ def _pairs(records: Sequence[Record]) -> list[int]:
 
 
 def _accuracies(runs: Sequence[Record], pairs: int) -> list[float]:
-    """Of each run, the percentage of right answers on the test samples with so many pairs."""
+    """The percentage of right answers of each run on the test samples with `pairs` pairs."""
     return [100 * run["test"][f"accuracy_{pairs}_pairs"] for run in runs]
 
 
@@ -77,7 +77,7 @@ def recall_by_mechanism(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _budget(records: Sequence[Record]) -> str:
-    """What each run spent, on what, and the command."""
+    """The budget and the data of a run, and the command."""
     first = records[0]
     data, train, about = first["config"]["data"], first["config"]["train"], first["environment"]
     return (

@@ -35,7 +35,7 @@ FAMILIES = {  # panels of figures with many systems
     "Windows and hashes": ("Transformer-LS", "BigBird", "Reformer", "Informer"),
 }
 PARTS = {"norm only": "norm", "diag only": "diag"}  # T2 with one of its two mechanisms in all layers
-NORM_CONFOUND = "norm only also has LRPE, another norm and another FFN, so this says nothing of NormAttention alone"
+NORM_CONFOUND = "norm only also has LRPE, another norm and another FFN, so this says nothing about NormAttention alone"
 LRPE = "model.options.softmax.positions=lrpe"
 SHORT = (  # less than an epoch of WikiText-2, so no dropout: no token is seen twice
     "data.vocab_size=4096",

@@ -90,7 +90,7 @@ class Trained(Study):
         return out, request.results or out / f"results-{self.name}"
 
     def check(self, request: Request) -> None:
-        """Raise for a scale or a run that the study does not have."""
+        """Raise if the study lacks the scale or a run."""
         self.study_runs(request.scale, request.seeds, request.only)
 
     def study_runs(self, scale: str, seeds: int | None = None, only: Sequence[str] = ()) -> list[StudyRun]:
@@ -235,7 +235,7 @@ def train_study_run(run: StudyRun, folder: Path, screen: Screen) -> Outcome:
 
 
 def check_trained_run(folder: Path, planned: RunConfig) -> None:
-    """Raise if a run has other settings than the study now: its record would be wrong."""
+    """Raise if the study's settings have changed since a run began: its record would be wrong."""
     changed = check_config_difference(
         check_and_read_config(folder), fresh_run_config(planned), also=("steps", "eval_every")
     )

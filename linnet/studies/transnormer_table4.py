@@ -1,4 +1,4 @@
-"""TransNormer's Table 4: causal language models, its systems and what TransNormer is made of."""
+"""TransNormer's Table 4: its systems, and TransNormer's parts, as causal language models."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -43,6 +43,6 @@ class Table4(Perplexity):
     )
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
-        """The order of the paper's rows, and what of it belongs to the attention."""
+        """The order of the paper's rows, and how much of it the attention explains."""
         found = {name: [run["test"]["perplexity"] for run in runs] for name, runs in records_by_row(records).items()}
         return claims_of_rows(CLAIMS, found)

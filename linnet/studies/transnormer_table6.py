@@ -36,7 +36,7 @@ PRETRAINED = {"lra/listops": 2500, "lra/image": 500, "lra/text": 500}  # half of
 
 
 def _lra_rows() -> Iterator[Row]:
-    """Each system on each task, ListOps first; on a CPU some of them, and T2 once more with pretraining."""
+    """Each system on each task, ListOps first; at the CPU scale only some, and T2 again with pretraining."""
     for recipe, sets in ON_CPU.items():
         for name in ON_LISTOPS if recipe == "lra/listops" else EVERYWHERE:
             yield Row(name, SYSTEMS[name], (*sets, "train.threads=1"), 1, recipe, ("cpu",))
@@ -73,7 +73,7 @@ class Table6(Trained):
         return [Table(self.title, columns, rows), _budget(records, tasks)]
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
-        """Validation accuracy against steps, those of pretraining included; one panel per task."""
+        """Validation accuracy against steps, including those of pretraining; one panel per task."""
         figures, systems = [], list(table6_accuracies(records))
         for task in [task for task in TASKS if any(record["config"]["task"] == task for record in records)]:
             lines: dict[str, dict[float, list[float]]] = {name: {} for name in systems}

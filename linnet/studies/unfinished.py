@@ -25,7 +25,7 @@ PANELS = {  # by the measure of a run: key of a record, title, factor, label of 
 
 
 def unfinished_runs(out: Path) -> list[SavedRun]:
-    """The runs, and pretrainings of runs, in the folders of `out` that have begun and not ended.
+    """The unfinished runs and pretrainings in the folders of `out`.
 
     A run has begun when a step of it is recorded, or when its pretraining has ended.
     """

@@ -17,7 +17,7 @@ Progress = Callable[[int, int], None]
 
 
 class Untrained(Study):
-    """A study whose records come one after the other, each from one call."""
+    """A study that makes its records one after the other, each by one call."""
 
     @abstractmethod
     def result(self, run: str, screen: Screen) -> Record:

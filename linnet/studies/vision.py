@@ -17,7 +17,7 @@ SHORT = (
 
 @STUDY.add("vision")
 class Vision(Pictured):
-    """TransNormer names vision as future work: the same question as for text."""
+    """TransNormer names vision as future work; this asks of pictures what the paper asks of text."""
 
     title = "Dilution and concentration on pictures: CIFAR-10"
     paper, item = "linnet", "vision"

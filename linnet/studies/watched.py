@@ -14,7 +14,7 @@ from linnet.studies.trained import Row, Scale, Trained
 from linnet.train.run import Run
 from linnet.train.watch import watch_blocks
 
-WATCHED = (  # more and smaller updates than in other studies, measured along the way
+WATCHED = (  # more and smaller updates than in other studies, with instruments during training
     *SHORT,
     "train.steps=600",
     "train.batch=8",
@@ -75,7 +75,7 @@ def watched_mean_text(runs: Sequence[Record], instrument: str, value: str, part:
 
 
 def watched_budget(records: Sequence[Record]) -> str:
-    """What was trained, and the command."""
+    """The settings of the runs, and the command."""
     first = records[0]
     train = first["config"]["train"]
     return (

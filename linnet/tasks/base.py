@@ -42,7 +42,7 @@ class Task(ABC):
 
     Data: ClassVar[type[DataSettings]]  # the [data] table; it always has a `context`, the length of a sample
     output: ClassVar[str]  # the model's output that this task trains
-    scored: ClassVar[Literal["best", "last"]] = "last"  # the checkpoint that counts as the result; `rank` finds "best"
+    scored: ClassVar[Literal["best", "last"]] = "last"  # the checkpoint that is scored; `rank` finds "best"
     validates_on_test: ClassVar[bool] = False  # True if a benchmark has no validation split of its own
     data: Any
 
@@ -116,7 +116,7 @@ class Task(ABC):
             raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
 
     def at_once(self) -> tuple[int, int]:
-        """How many tokens a forward pass in training reads at least, and of how many it computes the logits."""
+        """How many tokens a forward pass in training reads at least, and for how many it computes logits."""
         return 0, 0
 
     def words(self, ids: Sequence[int]) -> tuple[list[str], str]:

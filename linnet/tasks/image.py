@@ -176,7 +176,7 @@ class ImageTask(Task):
         return len(batch["pixels"]) * self.data.context
 
     def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
-        """None: a patch is no word."""
+        """None: a patch is not a word."""
         return [], " "
 
     def fingerprint(self) -> dict[str, str]:

@@ -29,7 +29,7 @@ class TextData(DataSettings):
     path: Place = None
     valid_path: Place = None
     test_path: Place = None
-    held_out: Literal["auto", "files", "parts"] | None = None  # None, in a run folder: the rule of version 0.1
+    held_out: Literal["auto", "files", "parts"] | None = None  # None in a run folder means the rule of version 0.1
     skip_bad: bool | None = None
     tokenizer: Literal["bpe", "bytes", "gpt2", "word"] = "bpe"
     vocab_size: Annotated[int, Field(ge=2, le=10**7)] | None = None
@@ -169,7 +169,7 @@ def _recorded_tokenizer(folder: Path) -> object:
 
 
 def make_text_tokenizer(data: TextData, corpus: Corpus, mask: bool) -> Tokenizer:
-    """The tokenizer that [data] asks for; unless it is set, the size of a BPE depends on the size of the text."""
+    """The tokenizer that [data] asks for; if no size is set, the size of a BPE depends on the size of the text."""
     size = data.vocab_size
     if data.tokenizer == "bpe" and size is None:
         size = fitting_text_vocabulary(corpus.size("train"))

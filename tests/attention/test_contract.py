@@ -40,7 +40,7 @@ def test_a_flag_is_kept(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cross_attention(name: str) -> None:
-    """Where the flag is set, the contract holds for queries of another sequence; otherwise one line refuses them."""
+    """If the flag is set, the contract holds for queries of another sequence; otherwise they are a one-line error."""
     form = not ABOUT[name]["bidirectional"]
     core = linnet.create_mixer(name, width=32, heads=4, causal=form).core
     if ABOUT[name]["cross"]:

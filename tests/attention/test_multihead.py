@@ -158,7 +158,7 @@ CROSS = [name for name in NAMES if ABOUT[name]["cross"]]
 
 @pytest.mark.parametrize("name", [name for name in NAMES if ABOUT[name]["core"]])
 def test_queries_of_another_sequence(name: str) -> None:
-    """With every mechanism, a module either attends across or refuses in one line."""
+    """With every mechanism, a module either supports cross-attention or refuses it in one line."""
     build = lambda **more: linnet.MultiheadAttention(16, 2, attention=name, batch_first=True, **more)  # noqa: E731
     x, memory = torch.randn(2, 5, 16), torch.randn(2, 8, 16)
     if name not in CROSS:

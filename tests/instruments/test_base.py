@@ -226,7 +226,7 @@ print(peak() - before, peak())
 
 
 def memory(N: int, mechanisms: str, instruments: list[str]) -> list[float]:
-    """Gibibytes: the growth of a process's peak while it measures N tokens, and that peak."""
+    """How far a process's peak memory grows while it measures N tokens, and that peak, in GiB."""
     program = [sys.executable, "-c", LONG, str(N), mechanisms, *instruments]
     return [float(x) for x in subprocess.run(program, capture_output=True, text=True, check=True).stdout.split()]
 

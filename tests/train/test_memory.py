@@ -1,4 +1,4 @@
-"""What a run needs at least, against what the machine has: refused in one line before anything is built or written."""
+"""A run that needs more memory than the machine has is refused in one line, before anything is built or written."""
 
 import resource
 import subprocess

@@ -17,7 +17,7 @@ from linnet.storage import DAY, cache_folder, clean_temporary_files, write_file_
 
 Arrays = dict[str, NDArray[Any]]
 FORMAT = "linnet-arrays-1"
-GRAIN = 32  # batches are padded to a multiple of it: oneDNN caches a kernel, and malloc leaves a gap, for each width
+GRAIN = 32  # batches are padded to a multiple of it: each width costs a cached oneDNN kernel and a gap in the heap
 
 
 @dataclass(frozen=True)
