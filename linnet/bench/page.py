@@ -63,5 +63,7 @@ def bench_page_text(results: dict[str, Any], folder: str) -> str:
         parts += [f"![{stem}]({folder}/{stem}.png)" for stem in bench_figures(result)]
         tables = [*bench_tables(result), *([bench_crossover_table(result)] if name == "ops" else [])]
         parts += [f"### {TITLES[name]}: {table.title}\n\n{table.to_markdown()}" for table in tables if table.rows]
-    parts += ["## Appendix: targets", bench_bounds_table(results).to_markdown()]
+    bounds = bench_bounds_table(results)
+    if any(line[-1] != "not measured" for line in bounds.rows):
+        parts += ["## Appendix: targets", bounds.to_markdown()]
     return "\n" + "\n\n".join(parts) + "\n"

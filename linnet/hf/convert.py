@@ -201,7 +201,7 @@ class Conversion:
         optimizer = {f"{i}.{key}": value for i, entry in moments.items() for key, value in entry.items()}
         state = {"step": self.step, "curve": self.curve, "errors": self.errors, "settings": self._about()}
         save_checkpoint(folder, self.step, self._changed(), optimizer, state)
-        prune_checkpoints(folder, checkpoints_to_keep(folder, self.step, None, last=1))
+        prune_checkpoints(folder, checkpoints_to_keep(folder, self.step, (), last=1))
 
     def _about(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be continued."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from linnet.attention.base import create_attention, create_mixer
 from linnet.errors import InputError, LinnetError
 from linnet.models.presets import create_model
-from linnet.testing.contract import contract_difference
+from linnet.testing.contract_trial import contract_difference
 
 WEIGHTS = "weights."
 INPUTS = {"core": ("q", "k", "v"), "mixer": ("x",), "model": ("ids",)}
