@@ -137,7 +137,8 @@ def test_third_party_imports(path):
     foreign = {module.split(".")[0] for module in imports(path)} - {"linnet"} - sys.stdlib_module_names
     if part in LIGHT:
         assert foreign <= {"torch", "pydantic"} | ({"triton"} if path.parent == PACKAGE / "ops" / "triton" else set())
-    assert part == "hf" or not {"transformers", "peft", "accelerate"} & foreign
+    if name(path) != "linnet/bench/pairs.py":  # which times its mechanisms, like those of other libraries
+        assert part == "hf" or not {"transformers", "peft", "accelerate"} & foreign
 
 
 @each_file()

@@ -2,15 +2,26 @@
 
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from linnet.errors import InputError
 from linnet.models.generate import Sampling
 
-if TYPE_CHECKING:
-    from linnet.models.backbone import Model
+
+class TextModel(Protocol):
+    """A model that streams tokens and has a tokenizer."""
+
+    embedding: Any
+
+    @property
+    def tokenizer(self) -> Any:
+        """Text to ids and back."""
+
+    def stream(self, ids: Tensor, max_new_tokens: int, sampling: Sampling) -> Iterator[Tensor]:
+        """The new ids, (B,) each."""
 
 
 class Writing:
@@ -23,7 +34,7 @@ class Writing:
 
     def __init__(
         self,
-        model: "Model",
+        model: TextModel,
         prompt: str,
         max_new_tokens: int,
         sampling: Sampling,

@@ -7,8 +7,6 @@ from linnet.screen import Screen
 from linnet.studies.records import Record
 from linnet.studies.transnormer_table7 import Table7
 
-BACKEND = "LINNET_BACKEND"  # also reaches the processes that measure memory
-
 
 @STUDY.add("transnormer-table7-torch")
 class Table7Torch(Table7):
@@ -19,11 +17,11 @@ class Table7Torch(Table7):
 
     def result(self, run: str, screen: Screen) -> Record:
         """All systems at one length."""
-        before = os.environ.get(BACKEND)
-        os.environ[BACKEND] = "torch"
+        before = os.environ.get("LINNET_BACKEND")
+        os.environ["LINNET_BACKEND"] = "torch"  # also reaches the processes that measure memory
         try:
             return {**super().result(run, screen), "backend": "torch"}
         finally:
-            del os.environ[BACKEND]
+            del os.environ["LINNET_BACKEND"]
             if before is not None:
-                os.environ[BACKEND] = before
+                os.environ["LINNET_BACKEND"] = before
