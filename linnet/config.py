@@ -175,7 +175,7 @@ class TrainConfig(Settings):
         if self.warmup > self.steps:
             raise ValueError(f"warmup is {self.warmup}: it must not exceed steps, {self.steps}")
         if self.peak_beta1 is not None and self.schedule != "one_cycle":
-            raise ValueError(f"peak_beta1 is {self.peak_beta1}: it belongs to schedule 'one_cycle'")
+            raise ValueError(f"peak_beta1 is {self.peak_beta1}: only schedule 'one_cycle' uses it")
         for name in ("warmup_lr", "min_lr"):
             if getattr(self, name) > self.lr:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must not exceed lr, {self.lr}")

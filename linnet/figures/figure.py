@@ -196,7 +196,7 @@ def check_figure_path(path: str | Path) -> None:
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path} ends in {path.suffix!r}: a figure is one of {', '.join(FORMATS)}")
     if not path.absolute().parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder: a figure is saved in one that exists")
+        raise InputError(f"{path.parent} is not a folder: save the figure in an existing one")
 
 
 def check_figure_matplotlib() -> None:

@@ -98,7 +98,7 @@ def arnoldi_spectral_radius(apply: Callable[[Tensor], Tensor], shape: tuple[int,
             residual = h[:, :, j + 1, j, None] * last
             if float(residual.max()) <= SMALL:
                 return values.abs().gather(2, top).squeeze(2)
-    raise LinnetError(f"the spectral gap did not settle in {STEPS} steps: its residual is {float(residual.max()):.1e}")
+    raise LinnetError(f"no spectral gap after {STEPS} steps: the residual is still {float(residual.max()):.1e}")
 
 
 @INSTRUMENT.add("spectral_gap")

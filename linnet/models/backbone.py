@@ -88,7 +88,7 @@ class Model(nn.Module):
         """
         if isinstance(self.output, Classifier):
             if segments is not None or select is not None:
-                raise UnsupportedError(f"a {self.config.output} answers for whole rows: no segments, no select")
+                raise UnsupportedError(f"a {self.config.output} reads whole rows: it takes neither segments nor select")
             return self._classify(self.output, ids, key_mask)
         return self.logits(self.features(ids, key_mask, segments), select)
 
@@ -101,7 +101,7 @@ class Model(nn.Module):
             if key_mask is not None and not isinstance(key_mask, Tensor):
                 raise InputError(f"key_mask is a {type(key_mask).__name__}: it must be a tensor (batch, 2, tokens)")
             if key_mask is not None and key_mask.shape != ids.shape:
-                raise InputError(f"key_mask has shape {tuple(key_mask.shape)}: it must be that of ids")
+                raise InputError(f"key_mask has shape {tuple(key_mask.shape)}: it must be the shape of ids")
             ids, key_mask = ids.flatten(0, 1), None if key_mask is None else key_mask.flatten(0, 1)
         h = self.features(ids, key_mask)
         if self.config.patch is not None and self.config.pool == "class":
@@ -253,7 +253,7 @@ class Model(nn.Module):
         """Raise if `select` names tokens that do not exist."""
         B, N = h.shape[:2]
         if select.dtype == torch.bool and select.shape != (B, N):
-            raise InputError(f"select has shape {tuple(select.shape)}: a boolean one must be ({B}, {N})")
+            raise InputError(f"select has shape {tuple(select.shape)}: a boolean select must be ({B}, {N})")
         quick = select.device.type == "cpu" and not torch.compiler.is_compiling()
         if quick and select.dtype != torch.bool and select.numel():
             least, most = int(select.min()), int(select.max())
@@ -265,9 +265,9 @@ class Model(nn.Module):
         if not isinstance(state, ModelState):
             raise InputError(f"state is {short_config_value(state)}: it must be what prefill or step returned")
         if len(state.layers) != len(self.blocks):
-            raise InputError(f"state is of a model of {len(state.layers)} layers: this one has {len(self.blocks)}")
+            raise InputError(f"state has {len(state.layers)} layers: this model has {len(self.blocks)}")
         if len(state.length) != B:
-            raise InputError(f"state is of {len(state.length)} rows: ids has {B}")
+            raise InputError(f"state has {len(state.length)} rows: ids has {B}")
 
     def _check_ids(self, ids: Tensor) -> Tensor:
         """Return ids; raise unless they are (batch, tokens) integers of the vocabulary."""

@@ -81,7 +81,7 @@ def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _refuse_second_derivative(ctx: Any, *gradients: Tensor) -> None:
-    raise UnsupportedError("a second derivative is not supported: gradients are of the first order")
+    raise UnsupportedError("second derivatives are not supported: only first-order gradients are")
 
 
 def custom_op_is_plain(*args: Any) -> bool:
@@ -99,4 +99,4 @@ def _refuse_forward_mode(args: tuple[Any, ...]) -> None:
     if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return
     if any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in args):
-        raise UnsupportedError("forward-mode differentiation (jvp) is not supported: reverse mode is")
+        raise UnsupportedError("forward-mode differentiation (jvp) is not supported: use reverse mode (backward, grad)")

@@ -85,7 +85,7 @@ def check_mask(key_mask: Tensor, B: int, N: int) -> Tensor:
     if mask.dtype == torch.bool:
         return mask
     if not torch.compiler.is_compiling() and not ((mask == 0) | (mask == 1)).all():
-        raise InputError("key_mask holds other values than 0 and 1: 1 (or True) marks a real token")
+        raise InputError("key_mask holds values other than 0 and 1: 1 (or True) marks a real token")
     return mask == 1
 
 
@@ -181,11 +181,11 @@ def check_qkv_for_masks(q: Tensor, k: Tensor, v: Tensor, cross: bool = False) ->
     if q.shape[1] % k.shape[1]:
         raise InputError(f"{shapes}: the heads of k and v must divide the heads of q")
     if not q.dtype == k.dtype == v.dtype:
-        raise InputError(f"q is {q.dtype}, k {k.dtype}, v {v.dtype}: all three must have one type")
+        raise InputError(f"q is {q.dtype}, k {k.dtype}, v {v.dtype}: all three must have the same type")
     if q.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         raise InputError(f"q, k and v are {q.dtype}: they must be float64, float32, bfloat16 or float16")
     if not q.device == k.device == v.device:
-        raise InputError(f"q is on {q.device}, k on {k.device}, v on {v.device}: all three must be on one device")
+        raise InputError(f"q is on {q.device}, k on {k.device}, v on {v.device}: all three must be on the same device")
     B, H, N, _ = q.shape
     return B, H, N
 

@@ -206,7 +206,7 @@ def check_study_picture(picture: Path, study: str) -> None:
     """Raise if this file is a picture of another study; early pictures do not name their study."""
     owner = read_figure_metadata(picture).get(OWNER, study)
     if owner != study:
-        raise InputError(f"{picture} is a picture of {owner}, not of {study}: name another place by --out or --results")
+        raise InputError(f"{picture} is a picture of {owner}, not of {study}: change --out or --results")
 
 
 def study_maps_name(picture: str) -> str:

@@ -71,7 +71,7 @@ def _check_place(picture: Path, study: str) -> None:
     folder = picture.with_suffix("")
     if any(folder.glob("*.json")):
         where = f"{picture} is the picture of the results in {folder}"
-        raise InputError(f"{where}: name another place by --out or --results")
+        raise InputError(f"{where}: change --out or --results")
 
 
 def _read(name: str, folder: Path) -> list[Record]:

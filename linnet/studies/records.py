@@ -46,7 +46,7 @@ def read_records(folder: Path, study: str, fields: frozenset[str] = frozenset())
             raise LinnetError(f"{path} is not a result of a study: {error}") from None
         name = study_of_record(record)
         if name is None:
-            raise LinnetError(f"{path} is not a result of a study: it names none")
+            raise LinnetError(f"{path} is not a result of a study: it does not name one")
         if name != study:
             raise InputError(f"{path} is a result of {name}, not of {study}: each study needs a folder of its own")
         schema = record.get("schema", 1)
@@ -68,7 +68,7 @@ def check_records_origin(folder: Path, command: str) -> None:
         made_by = record.get("command") if isinstance(record, dict) else None
         if made_by != command:
             of = f"of `{made_by}`" if made_by else "no result of a study"
-            raise InputError(f"{path} is {of}, not of `{command}`: name another folder by --results")
+            raise InputError(f"{path} is {of}, not of `{command}`: choose another folder with --results")
 
 
 @contextlib.contextmanager

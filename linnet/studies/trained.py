@@ -240,7 +240,7 @@ def check_trained_run(folder: Path, planned: RunConfig) -> None:
         check_and_read_config(folder), fresh_run_config(planned), also=("steps", "eval_every")
     )
     if changed:
-        raise InputError(f"{folder} is a run of an earlier form of the study, in which now {changed}: move it away")
+        raise InputError(f"{folder} was made by an earlier version of the study; now {changed}: move it away")
 
 
 def _loading_share(timings: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -133,7 +133,7 @@ class ImageTask(Task):
 
     def remarks(self) -> list[str]:
         """The number of files that are not read."""
-        other = f"{self.data.path}: {self.ignored} files are no pictures (.png, .jpg, .jpeg) and are not read"
+        other = f"{self.data.path}: {self.ignored} files are not pictures (.png, .jpg, .jpeg) and are ignored"
         return [other] if self.ignored else []
 
     @staticmethod

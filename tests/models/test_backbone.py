@@ -245,12 +245,12 @@ def test_a_state_that_does_not_fit_is_one_line(tiny):
     for bad, message in (
         (None, "state is None: it must be what prefill or step returned"),
         ("x", "state is 'x'"),
-        (state._replace(layers=state.layers[:-1]), "layers: this one has"),
+        (state._replace(layers=state.layers[:-1]), "layers: this model has"),
     ):
         with pytest.raises(InputError, match=message):
             model.step(ids[:, :1], bad)
     for call in (model.step, lambda ids, state: model.prefill(ids, state=state)):
-        with pytest.raises(InputError, match="state is of 2 rows: ids has 1"):
+        with pytest.raises(InputError, match="state has 2 rows: ids has 1"):
             call(ids[:1, :1], state)
 
 

@@ -123,8 +123,8 @@ def test_a_classifier_compiles_into_one_graph(tiny):
 @pytest.mark.parametrize(
     ("output", "shape", "given", "message"),
     [
-        ("classifier", (1, 9), {"segments": torch.zeros(1, 9)}, "a classifier answers for whole rows: no segments"),
-        ("classifier", (1, 9), {"select": torch.zeros(1)}, "a classifier answers for whole rows"),
+        ("classifier", (1, 9), {"segments": torch.zeros(1, 9)}, "a classifier reads whole rows: it takes neither"),
+        ("classifier", (1, 9), {"select": torch.zeros(1)}, "a classifier reads whole rows"),
         ("classifier", (1, 2, 9), {}, r"ids has shape \(1, 2, 9\): it must be \(batch, tokens\)"),
         ("two_tower", (2, 9), {}, r"ids has shape \(2, 9\): a two-tower model reads pairs, \(batch, 2, tokens\)"),
         ("two_tower", (1, 3, 9), {}, r"ids has shape \(1, 3, 9\): a two-tower model reads pairs"),

@@ -124,7 +124,7 @@ def test_a_run_with_other_settings_than_the_study_has_now_is_not_taken_for_its_o
     first = tiny.study_runs("cpu")[0]
     start_run(first.config, tmp_path / "runs" / first.name, QUIET)
     monkeypatch.setattr(type(tiny), "rows", (ROWS[0]._replace(sets=sets),))
-    with pytest.raises(InputError, match=f"T2-seed0 is a run of an earlier form of the study, in which now {told}"):
+    with pytest.raises(InputError, match=f"T2-seed0 was made by an earlier version of the study; now {told}"):
         tiny.make(Request(), tmp_path / "runs", tmp_path / "results", QUIET)
     assert not (tmp_path / "results").exists()
 

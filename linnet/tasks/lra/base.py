@@ -73,7 +73,7 @@ class LraTask(Task):
     ) -> None:
         super().__init__(config, cache, folder, work)
         if self.data.count is not None and not self.generated(self.data):
-            raise InputError(f"data.count is {self.data.count}: only generated data have it, and these are read")
+            raise InputError(f"data.count is {self.data.count}: it applies only to generated data, and these are read")
         self.splits = self.read()
         for split, sequences in self.splits.items():
             sequences.check(f"the {split} split", self.classes)

@@ -359,8 +359,8 @@ def test_a_stop_in_pretraining_is_reported_and_resumes(config, tmp_path, monkeyp
     [
         ("listops", {"context": 1000}, "data.context is 1000: trees have up to 1,999 tokens"),
         ("listops", {"path": "nowhere", "count": None}, "basic_train.tsv does not exist: `linnet data listops"),
-        ("listops", {"path": "nowhere", "count": 9}, "data.count is 9: only generated data have it"),
-        ("text", {"count": 9}, "data.count is 9: only generated data have it, and these are read"),
+        ("listops", {"path": "nowhere", "count": 9}, "data.count is 9: it applies only to generated data"),
+        ("text", {"count": 9}, "data.count is 9: it applies only to generated data, and these are read"),
         ("image", {"context": 1000}, "data.context is 1000: a picture has 1,024 pixels"),
         ("pathfinder", {"context": 1000}, "data.context is 1000: a picture has 1,024 pixels"),
         ("pathfinder", {"path": "nowhere"}, "nowhere has neither pathfinder.json nor imgs: Pathfinder32 is"),
