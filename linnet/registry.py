@@ -97,6 +97,7 @@ STUDY = Registry(
         "perplexity",
         "pictured",
         "records",
+        "sweep",
         "systems",
         "trained",
         "unfinished",

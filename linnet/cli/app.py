@@ -23,7 +23,7 @@ from linnet.errors import LinnetError
 COMMANDS = (
     *("demo", "train", "finetune", "resume", "evaluate", "predict", "generate", "export", "convert"),
     *("verify", "repair"),
-    *("data", "analyze", "report", "bench", "audit", "reproduce", "list", "doctor"),
+    *("data", "analyze", "report", "bench", "audit", "reproduce", "sweep", "list", "doctor"),
 )
 
 FEW_THREADS = 4096  # a limit on processes from here on is not worth a check
