@@ -16,7 +16,7 @@ import pytest
 
 from linnet import __version__
 from linnet.cli.app import run_app
-from linnet.registry import ATTENTION, STUDY
+from linnet.registry import ATTENTION, STUDY, TASK
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -92,6 +92,7 @@ def test_every_block_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ours = {each: ATTENTION[each] for each in ATTENTION.names()}
     monkeypatch.setattr(ATTENTION, "_added", dict(ours))  # what a document registers goes with it
+    monkeypatch.setattr(TASK, "_added", {each: TASK[each] for each in TASK.names()})
     monkeypatch.setattr(STUDY, "_added", {each: STUDY[each] for each in STUDY.names()})
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(path):

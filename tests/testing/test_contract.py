@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from linnet.errors import InputError
 from linnet.testing import check_attention
+from linnet.testing.contract import Check
 
 
 def softmax(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
@@ -147,3 +148,10 @@ def test_checks_that_do_not_apply_are_left_out() -> None:
     assert "reads the future" not in str(report) and "gradient" not in str(report)
     with pytest.raises(InputError, match="options is given"):
         check_attention(softmax, causal=False, options={"a": 1})
+
+
+def test_a_passed_check_reads_as_the_promise_that_was_kept() -> None:
+    assert str(Check("reads the future", 0.0, 0.0)).startswith("ok   does not read the future: ")
+    assert str(Check("reads the future", 1.0, 0.0)).startswith("FAIL reads the future: ")
+    assert "ok   gradients reach the inputs" in str(Check("no gradient reaches the inputs", 0.0, 0.0))
+    assert "ok   a second call does not differ: " in str(Check("a second call differs", 0.0, 0.0))

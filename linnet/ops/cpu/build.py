@@ -249,6 +249,7 @@ def _compiler() -> str:
 
 def _compile(scratch: Path, place: Path) -> Path:
     compiler = _compiler()
+    print("linnet: compiling kernels, once, about 20 s", file=sys.stderr, flush=True)
     library, reasons = scratch / "kernels.so", []
     for variant in VARIANTS:
         command = [compiler, *FLAGS, *variant, str(SOURCE / "kernels.cpp"), "-o", str(library)]
