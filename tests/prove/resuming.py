@@ -34,9 +34,7 @@ def recipe_in_small(name: str, folder: Path, steps: int) -> RunConfig:
                 (folder / f"new_aan_pairs.{split}.tsv").write_text(rows)
             known = f"data.path={folder}"
         sets += [known] if known else []
-        sets.append("data.context=64" if name != "lra/pathfinder" and name != "lra/image" else "train.batch=2")
-        if name == "lra/listops":
-            sets.append("data.context=600")
+        sets += ["data.context=64"] if name in ("lra/text", "lra/retrieval", "lra/retrieval_small") else []
     elif config.task == "recall":
         sets = [one for one in sets if not one.startswith("data.cache")]
     else:

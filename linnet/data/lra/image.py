@@ -61,7 +61,7 @@ def _read_grey(path: Path) -> tuple[Pictures, Pictures]:
                 raise InputError(f"it unpacks to {size:,} bytes, and at most {LARGEST_GREY:,} are read")
             x, y, x_test, y_test = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
     except Exception as error:  # noqa: BLE001  zipfile, zlib and numpy each raise their own errors for damage
-        raise InputError(f"{path} is not an intact file of grey pictures: {error}") from None
+        raise InputError(f"{path} is not an intact file of grey pictures: {str(error)[:200]}") from None
     return _checked(path, x, y), _checked(path, x_test, y_test)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linnet.config import short_config_value
 from linnet.data.lra.sequences import Sequences
 from linnet.data.lra.sources import read_source_label, read_source_rows, require_utf8_source, source_folder
 from linnet.errors import InputError
@@ -95,13 +96,15 @@ def read_small_retrieval(path: Path, length: int, seed: int = 0) -> dict[str, Pa
     texts: dict[bytes, bytes] = {}
     for place, (name, text) in read_source_rows(_file(path, "docs.tsv.xz"), 2):
         if name in texts:
-            raise InputError(f"{place}: the id {name.decode('ascii', 'replace')!r} occurs twice")
+            raise InputError(f"{place}: the id {short_config_value(name.decode('ascii', 'replace'))} occurs twice")
         texts[name] = require_utf8_source(text, place)
     cited: dict[bytes, set[bytes]] = {}
     for place, pair in read_source_rows(_file(path, "citations.tsv"), 2):
         for name in pair:
             if name not in texts:
-                raise InputError(f"{place}: {name.decode('ascii', 'replace')!r} is not an id in docs.tsv.xz")
+                raise InputError(
+                    f"{place}: {short_config_value(name.decode('ascii', 'replace'))} is not an id in docs.tsv.xz"
+                )
         cited.setdefault(pair[0], set()).add(pair[1])
     splits = {
         split: _draw_pairs([n for n in texts if texts[n] and _split_of(n, seed) == split], texts, cited, length, seed)
