@@ -108,5 +108,5 @@ def _is_found(path: Path, folder: Path, same_tokens: Callable[[], bool]) -> bool
         except LinnetError:
             return True
     if path.name == ".lock":  # its words mean nothing, unless linnet would not recognize it
-        return _verified(folder / place) != "" or path.read_bytes()[:8] == b"process "
+        return _verified(folder / place) != "" or path.read_bytes()[:8] in (b"", b"process ")
     return _verified(folder / place) != ""
