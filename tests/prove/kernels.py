@@ -12,7 +12,7 @@ from tests.prove.runs import ROOT
 
 WRAPPER = """#!/bin/sh
 unset LD_PRELOAD
-exec g++ -fsanitize={0} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g "$@"
+exec g++ -fsanitize={0} -fno-sanitize-recover=undefined -fno-omit-frame-pointer "$@" -g1 -O1
 """
 
 

@@ -4,52 +4,80 @@ import os
 import shutil
 from pathlib import Path
 
-from linnet.config import RunConfig, config_recipe_names, load_recipe_config, parse_config
+from linnet.config import (
+    RunConfig,
+    config_recipe_names,
+    config_recipe_path,
+    parse_config,
+    read_config_toml,
+)
+from linnet.registry import TASK
 from linnet.storage import checkpoint_steps
 from linnet.train.run import start_run
 from tests.prove.promise import Skip, Trials, promise
 from tests.prove.runs import QUIET, child, go_on, last_bytes, small_run
 
 TEXT = "A line of real words , with a comma .\n\nAnother line : it says 17 things .\n" * 60
-NEEDS = {"text": "imdb", "image": "cifar10-gray", "retrieval_small": "aan-small"}  # in LINNET_DATA
-SMALL = ["model.width=16", "model.heads=2", "model.ffn_width=16", "train.batch=2", "train.accumulate=1"]
-SMALL += ["train.eval_every=3", "train.eval_batches=1", "train.save_every=1", "train.keep_last=100", "train.threads=1"]
+NEEDS = {  # data sets in LINNET_DATA
+    "lra/text": "imdb",
+    "lra/image": "cifar10-gray",
+    "lra/retrieval_small": "aan-small",
+    "cifar10": "cifar-10-batches-bin",
+    "dogs_vs_cats": "dogs-vs-cats-64",
+    "enwik8": "enwik8",
+    "finetune": "glue",
+}
+MODEL = {"width": 16, "heads": 2, "ffn_width": 16}
+TRAIN = {"batch": 2, "accumulate": 1, "warmup": 2, "eval_every": 3, "eval_batches": 1, "save_every": 1}
+TRAIN |= {"keep_last": 100, "threads": 1}
 
 
 def recipe_in_small(name: str, folder: Path, steps: int) -> RunConfig:
     """A recipe with its own task, layers, schedule and data, and a model and batch of few numbers."""
-    config = load_recipe_config(name)
-    sets = [*SMALL, f"train.steps={steps}", "train.warmup=2", f"data.cache={folder / 'cache'}"]
-    if config.pretrain:
-        sets.append("train.pretrain_steps=2")
-    if name.startswith("lra/"):
-        known = {"listops": "data.count=40", "pathfinder": "data.count=40"}.get(name[4:])
-        if known is None and name != "lra/retrieval":
-            place = Path(os.environ.get("LINNET_DATA", "/nowhere")) / NEEDS[name[4:]]
-            if not place.exists():
-                raise Skip(f"{name} needs {NEEDS[name[4:]]} in LINNET_DATA")
-        if name == "lra/retrieval":
-            for split in ("train", "eval", "test"):
-                rows = "".join(f"{i % 2}\t{i}a\t{i}b\tone text {i}\tanother text {i}\n" for i in range(12))
-                (folder / f"new_aan_pairs.{split}.tsv").write_text(rows)
-            known = f"data.path={folder}"
-        sets += [known] if known else []
-        sets += ["data.context=64"] if name in ("lra/text", "lra/retrieval", "lra/retrieval_small") else []
-    elif config.task == "recall":
-        sets = [one for one in sets if not one.startswith("data.cache")]
-    else:
-        path = {"wikitext": str(folder), "text": str(folder / "my.txt")}.get(config.data.corpus)
-        sets += ["data.context=24", *([f"data.path={path}"] if path else [])]
-        sets += ["data.tokenizer=bytes"] if config.data.tokenizer in ("bpe", "gpt2") else []
-        if config.data.tokenizer in ("bpe",) and config.data.vocab_size:
-            table = config.model_dump(exclude_none=True)
-            table["data"].pop("vocab_size")
-            recipe = folder / "recipe.toml"
-            from linnet.config import dump_config
+    place = Path(os.environ.get("LINNET_DATA", "/nowhere")) / NEEDS.get(name, "")
+    if name in NEEDS and not place.exists():
+        raise Skip(f"{name} needs {NEEDS[name]} in LINNET_DATA")
+    table = read_config_toml(config_recipe_path(name))
+    table["train"] = {**table.get("train", {}), **TRAIN, "steps": steps}
+    table["model"] = {**table.get("model", {}), **MODEL}
+    data = table.setdefault("data", {})
+    data |= {"lra/listops": {"count": 40}, "lra/pathfinder": {"count": 40}}.get(name, {})
+    if table["task"] in ("causal_lm", "masked_lm"):
+        path = {"wikitext": folder, "text": folder / "my.txt"}.get(data.get("corpus", "stdlib"))
+        data |= {"context": 24, "tokenizer": "word" if data.get("tokenizer") == "word" else "bytes"}
+        data |= {"path": str(path)} if path else {}
+        data.pop("vocab_size", None)
+    elif name in ("lra/text", "lra/retrieval", "lra/retrieval_small"):
+        data["context"] = 64
+    if name == "lra/retrieval":
+        data["path"] = str(folder)
+    if name == "lln_vit":
+        data["path"] = _pictures(folder / "pictures")
+    if name == "finetune":
+        table |= {"model": {}, "data": {**data, "context": 64, "encoder": str(_encoder(folder / "encoder"))}}
+    if "cache" in TASK[table["task"]].Data.model_fields:
+        data = table["data"]
+        data["cache"] = str(folder / "cache")
+    return parse_config(table)
 
-            recipe.write_text(dump_config(parse_config(table)))
-            return load_recipe_config(recipe, sets)
-    return load_recipe_config(name, sets)
+
+def _pictures(folder: Path) -> str:
+    """A folder of two classes of pictures."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise Skip("lln_vit needs Pillow") from None
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for i in range(10):
+            Image.new("RGB", (8, 8), (20 * i, 0, 0)).save(folder / name / f"{i}.png")
+    return str(folder)
+
+
+def _encoder(folder: Path) -> Path:
+    """A pretrained encoder."""
+    start_run(small_run(folder.parent, "masked_lm", steps=2), folder, QUIET)
+    return folder
 
 
 @promise(
@@ -65,6 +93,9 @@ def resume_at_every_step(trials: Trials) -> None:
     for split in ("train", "valid", "test"):
         (folder / f"wiki.{split}.tokens").write_text(TEXT)
     (folder / "my.txt").write_text(TEXT)
+    for split in ("train", "eval", "test"):
+        rows = "".join(f"{i % 2}\t{i}a\t{i}b\tone text {i}\tanother text {i}\n" for i in range(12))
+        (folder / f"new_aan_pairs.{split}.tsv").write_text(rows)
     long = trials.number(24, 3)
     every = {"steps": long, "save_every": 1, "keep_last": 100, "eval_every": 5}
     for task in ("causal_lm", "masked_lm", "recall")[: 1 if trials.short else 3]:
@@ -77,6 +108,10 @@ def resume_at_every_step(trials: Trials) -> None:
             trials.skipped.append(str(reason))
             continue
         _resume_everywhere(trials, config, name)
+        if name == "lra/listops":
+            first = config.train.model_copy(update={"pretrain_steps": 4})
+            both = config.model_copy(update={"pretrain": True, "train": first})
+            _resume_everywhere(trials, both, f"{name} with pretraining")
 
 
 def _resume_everywhere(trials: Trials, config: RunConfig, name: str) -> None:
