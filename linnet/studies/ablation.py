@@ -97,7 +97,7 @@ def ablation_budget(records: Sequence[Record]) -> str:
     first = records[0]
     train, data = first["config"]["train"], first["config"]["data"]
     return (
-        f"Perplexity per masked token, on {first['test']['tokens']:,} of the test split, the same for all. Each run: "
+        f"Perplexity per masked token, on {first['test']['tokens']:,} of the test split, the same in all rows. Each run: "
         f"{first['tokens']:,} tokens, {train['steps']} steps of {train['batch']} blocks of {data['context']}, "
         f"{first['environment']['threads']} thread, {record_versions(first['environment'])}. The range is over seeds. "
         f"Times were taken on a busy machine; do not compare them. Command: `{first['command']}`."
