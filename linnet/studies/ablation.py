@@ -97,8 +97,8 @@ def ablation_budget(records: Sequence[Record]) -> str:
     first = records[0]
     train, data = first["config"]["train"], first["config"]["data"]
     return (
-        f"Perplexity per masked token, on {first['test']['tokens']:,} of the test split, the same in all rows. Each run: "
-        f"{first['tokens']:,} tokens, {train['steps']} steps of {train['batch']} blocks of {data['context']}, "
-        f"{first['environment']['threads']} thread, {record_versions(first['environment'])}. The range is over seeds. "
-        f"Times were taken on a busy machine; do not compare them. Command: `{first['command']}`."
+        f"Perplexity per masked token, on {first['test']['tokens']:,} of the test split, the same in all rows. "
+        f"Each run: {first['tokens']:,} tokens, {train['steps']} steps of {train['batch']} blocks of "
+        f"{data['context']}, {first['environment']['threads']} thread, {record_versions(first['environment'])}. "
+        f"The range is over seeds. Times were taken on a busy machine; do not compare them. Command: `{first['command']}`."
     )
