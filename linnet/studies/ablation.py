@@ -100,5 +100,6 @@ def ablation_budget(records: Sequence[Record]) -> str:
         f"Perplexity per masked token, on {first['test']['tokens']:,} of the test split, the same in all rows. "
         f"Each run: {first['tokens']:,} tokens, {train['steps']} steps of {train['batch']} blocks of "
         f"{data['context']}, {first['environment']['threads']} thread, {record_versions(first['environment'])}. "
-        f"The range is over seeds. Times were taken on a busy machine; do not compare them. Command: `{first['command']}`."
+        "The range is over seeds. Times were taken on a busy machine; do not compare them. "
+        f"Command: `{first['command']}`."
     )
