@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 from linnet.config import parse_config_section
-from linnet.errors import InputError, unknown_name_error
-from linnet.models.config import ModelConfig
+from linnet.errors import InputError, UnsupportedError, unknown_name_error
+from linnet.models.config import PICTURE, ModelConfig
 from linnet.models.presets import preset_config
 
 # Fields that Transformers names itself. `max_length` would be taken for a setting of `generate`.
@@ -17,7 +17,7 @@ _MEANT = {
     "max_length": "max_position_embeddings",
     "output": "the class of the model",
 }
-FIELDS = tuple(name for name in ModelConfig.model_fields if name not in _MEANT)
+FIELDS = tuple(name for name in ModelConfig.model_fields if name not in {*_MEANT, *PICTURE})
 # Keys that Transformers itself writes into a config.json or passes on; anything else is a mistake.
 _PASSED = {
     *("name_or_path", "_name_or_path", "_commit_hash", "torch_dtype", "num_labels", "model_type", "per_layer_config"),
@@ -92,12 +92,13 @@ class LinnetConfig(PreTrainedConfig):
     @classmethod
     def from_model_config(cls, config: ModelConfig, **others: Any) -> "LinnetConfig":
         """The configuration of a linnet model; `others` are keys of Transformers, such as `id2label`."""
-        table = config.model_dump(mode="json")
+        if config.patch is not None:
+            raise UnsupportedError(f"patch is {config.patch}: linnet.hf has classes for models of text only")
         if config.output == "classifier":
             others.setdefault("num_labels", config.classes)
         others.setdefault("pad_token_id", config.pad)
         others |= {"tie_word_embeddings": config.tie, "max_position_embeddings": config.max_length}
-        return cls(**{name: table[name] for name in FIELDS}, **others)
+        return cls(**{name: getattr(config, name) for name in FIELDS}, **others)
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "LinnetConfig":
