@@ -141,15 +141,12 @@ class Conversion:
             return kept
         return {name: p for name, p in kept.items() if any(name.startswith(f"{module}.") for module in modules)}
 
-    def run(self, progress: Progress | None = None, folder: Path | None = None, until: int | None = None) -> None:
-        """Do the updates that are left, or those up to `until`.
-
-        With a `folder`, checkpoints go there, and the newest one is continued.
-        """
+    def run(self, progress: Progress | None = None, folder: Path | None = None) -> None:
+        """Do the updates that are left; with a `folder`, checkpoints go there, and the newest one is continued."""
         if folder is not None:
             self._continue(folder)
         settings = self.settings
-        while self.step < (self.steps if until is None else until):
+        while self.step < self.steps:
             if self.step == settings.transfer_steps:
                 self.errors["after transfer"] = self.layer_errors()
                 self.optimizer = self._optimizer()
@@ -162,8 +159,7 @@ class Conversion:
                 progress(self.step, self.steps)
             if folder is not None and settings.save_every and self.step % settings.save_every == 0:
                 self._save(folder)
-        if self.step == self.steps:
-            self.errors["after tuning" if settings.tune_steps else "after transfer"] = self.layer_errors()
+        self.errors["after tuning" if settings.tune_steps else "after transfer"] = self.layer_errors()
         self.model.eval().requires_grad_(True)
 
     def _update(self) -> tuple[float, str]:

