@@ -13,7 +13,7 @@ OPTIONS = {
     "listops": ("--out", "--train", "--valid", "--test", "--seed"),
     "pathfinder": ("--out", "--count", "--preview", "--seed"),
 }
-FETCHED = ("text", "image", "retrieval", "retrieval_small")
+FETCHED = ("text", "image", "retrieval", "retrieval_small", "cifar10", "fashion-mnist", "dogs-vs-cats-64")
 What = Annotated[
     str, typer.Argument(help=f"Generated: {', '.join(GENERATED)}. Described: {', '.join(FETCHED)}.", metavar="WHAT")
 ]
@@ -41,9 +41,10 @@ def data_command(
 ) -> None:
     """Generate a data set, or print where to get it.
 
-    These are the data sets of the Long Range Arena. listops writes basic_train.tsv, basic_val.tsv and basic_test.tsv,
-    the names of the public files. pathfinder writes a folder of pictures, a thousand per file, and continues if it was
-    stopped. The other names write nothing: they print which files to get and from where, or the path in LINNET_DATA.
+    These are the data sets of the Long Range Arena, and pictures. listops writes basic_train.tsv, basic_val.tsv and
+    basic_test.tsv, the names of the public files. pathfinder writes a folder of pictures, a thousand per file, and
+    continues if it was stopped. The other names write nothing: they print which files to get and from where, or the
+    path in LINNET_DATA.
 
     \b
     Examples:
@@ -123,9 +124,13 @@ def _make_pathfinder(out: Path, count: int, seed: int, preview: Path | None, jso
 
 def _print_source(what: str, json: bool) -> None:
     """Print the path of a data set in LINNET_DATA, or where to get it."""
+    from linnet.data.images import cifar10, dogs_vs_cats, fashion_mnist
     from linnet.data.lra import image, retrieval, text
 
     missing, find = {
+        "cifar10": (cifar10.MISSING, cifar10.cifar10_path),
+        "fashion-mnist": (fashion_mnist.MISSING, fashion_mnist.fashion_mnist_path),
+        "dogs-vs-cats-64": (dogs_vs_cats.MISSING, dogs_vs_cats.dogs_vs_cats_path),
         "text": (text.MISSING, text.default_text_path),
         "image": (image.MISSING, image.default_image_path),
         "retrieval": (retrieval.MISSING, None),

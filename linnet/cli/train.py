@@ -89,6 +89,6 @@ def print_plan(plan: dict[str, Any], json: bool) -> None:
     import tomli_w
 
     print(tomli_w.dumps(plan["config"]))
-    samples = f"{plan['drawn']:,} samples of up to {plan['config']['data']['context']:,} tokens"
+    samples = f"{plan['drawn']:,} samples of up to {plan['context']:,} tokens"
     print(f"# {plan['parameters']:,} parameters; trains on {samples}, at most {plan['tokens']:,} in all, drawn from:")
     print("#", ", ".join(f"{split} {count:,}" for split, count in plan["samples"].items()))

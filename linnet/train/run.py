@@ -380,6 +380,7 @@ def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
         "config": run.config.model_copy(update={"data": data}).model_dump(mode="json", exclude_none=True),
         "parameters": run.parameters,
         "samples": samples,
+        "context": run.task.data.context,
         "drawn": size_in_samples(config),
         "tokens": size_in_tokens(config),
     }

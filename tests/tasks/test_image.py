@@ -154,6 +154,11 @@ def test_bad_settings_are_one_line(capfd):
     assert "data.path is missing: data.source=folder needs a folder" in refused(capfd, "data.source=folder")
 
 
+def test_a_dry_run_prints_its_plan(capfd):
+    assert run_app(["train", "digits", "--dry-run"]) == 0
+    assert "trains on 25,600 samples of up to 16 tokens" in capfd.readouterr().out
+
+
 def test_missing_pictures_are_one_line(capfd, monkeypatch):
     monkeypatch.delenv("LINNET_DATA", raising=False)
     for recipe, said in (("cifar10", "cifar-10-binary.tar.gz"), ("dogs_vs_cats", "cat.tar and dog.tar")):
