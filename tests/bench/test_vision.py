@@ -1,11 +1,14 @@
 """`bench vision`: every mechanism is measured at every resolution, and the tables name the crossover."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 import linnet
 from linnet.bench.measure import Effort, measure_bench
+from linnet.bench.page import bench_page_text, read_bench_page
 from linnet.bench.tables import bench_figures, bench_tables
 from linnet.bench.vision import prepare_vision_bench, vision_bench, vision_bench_config
 from linnet.cli.app import run_app
@@ -59,3 +62,10 @@ def test_the_command(capfd):
     found = json.loads(capfd.readouterr().out)["vision"]
     assert {row["pass"] for row in found["rows"]} == {"inference", "train"}
     assert all(row["memory"] > 0 for row in found["rows"] if row["pass"] == "train")
+
+
+def test_the_committed_page_is_rendered_from_the_committed_numbers():
+    docs = Path(__file__).parents[2] / "docs"
+    text = (docs / "resolution.md").read_text()
+    assert bench_page_text(read_bench_page(docs / "resolution"), "resolution") in text
+    assert len(re.findall("faster than softmax", text)) >= 2
