@@ -56,6 +56,7 @@ CROSS_CUTTING = (
     "test_install.py",  # wheel, sdist and git repository, installed in an environment without the checkout
     "test_math.py",  # docs/math.md against the code
     "attention/test_contract.py",  # every registered mechanism against the contract
+    "attention/test_fidelity.py",  # mechanisms against other code with the same parameters
     "attention/test_edges.py",  # edge cases of several mechanisms
     "attention/test_memory.py",  # peak memory of every mechanism that claims less than quadratic
     "attention/test_options.py",  # options of norm, diag, softmax and of the projections around them

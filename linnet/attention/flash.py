@@ -59,26 +59,22 @@ class FlashAttention(GatedUnit):
         C = min(self.options.chunk, -(-T // 64) * 64)  # a single chunk need not be much longer than its row
         if real is not None:
             parts[3] = parts[3].masked_fill(~real[:, None, :, None], 0)
-        # Padding by nothing copies: the wide values are spared it, and rotations need gradients without gaps.
-        v = F.pad(v, (0, 0, 0, -T % C)) if T % C else v
+        v = F.pad(v, (0, 0, 0, -T % C)) if T % C else v  # padding by nothing would copy the wide values
         parts = [F.pad(x, (0, 0, 0, -T % C)) for x in parts]
         near_q, far_q, near_k, far_k, v = (x.squeeze(1).unflatten(1, (-1, C)) for x in (*parts, v))
         A = (near_q @ near_k.mT + self.bias.matrix(C, v.dtype)).relu().square()  # (B, T/C, C, C)
         A = A.tril() if causal else A
         if real is not None:
             A = A.masked_fill(~F.pad(real, (0, -T % C)).view(len(real), -1, 1, C), 0)
-        near = (A @ v).flatten(1, 2)
-        if not causal:  # one product over all tokens
-            S = far_k.flatten(1, 2).mT @ v.flatten(1, 2)  # (B, s, e)
-            return torch.baddbmm(near, far_q.flatten(1, 2), S)[:, None, :T], S, S
         within = far_k.mT @ v  # (B, T/C, s, e)
+        if not causal:
+            return (A @ v + far_q @ within.sum(dim=1, keepdim=True)).flatten(1, 2)[:, None, :T], within, within
         before = torch.zeros_like(within[:, :1])
         if state is not None:
             before = before + state[0]
             within = torch.cat([within[:, :1] + state[1], within[:, 1:]], dim=1)
         before = torch.cat([before, within[:, :-1]], dim=1).cumsum(dim=1)  # M29
-        far = torch.baddbmm(near.view(-1, *v.shape[2:]), far_q.flatten(0, 1), before.flatten(0, 1))
-        return far.view(len(v), 1, -1, v.shape[3])[:, :, :T], before, within
+        return (A @ v + far_q @ before).flatten(1, 2)[:, None, :T], before, within
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         near_q, far_q, near_k, far_k = self.features(q, k, where.position)
