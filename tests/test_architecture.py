@@ -60,6 +60,7 @@ CROSS_CUTTING = (
     "attention/test_edges.py",  # edge cases of several mechanisms
     "attention/test_memory.py",  # peak memory of every mechanism that claims less than quadratic
     "attention/test_options.py",  # options of norm, diag, softmax and of the projections around them
+    "attention/test_torch_layers.py",  # torch's transformer layers with linnet's attention inside
     "attention/test_step.py",  # the one-kernel decoding step of every mechanism that has one
     "data/images/test_readers.py",  # every layout of pictures
     "data/lra/test_readers.py",  # every public layout of the data sets of the Long Range Arena

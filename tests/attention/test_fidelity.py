@@ -90,4 +90,4 @@ def test_nystromformer_but_for_the_start_of_its_iteration(x: list[Tensor]) -> No
         copy_projections(ours, theirs.to_qkv.weight, theirs.to_out[0])
         found.append(differences(ours, theirs, x))
     assert found[0][0] < 3e-3 and found[0][1] < 3e-2
-    assert found[1][0] < found[0][0] / 5 and found[1][1] < found[0][1] / 5
+    assert found[1][0] < found[0][0] / 2 and found[1][1] < found[0][1] / 2
