@@ -205,13 +205,26 @@ def measure_bench_pairs(
     lengths: Sequence[int] = LENGTHS,
     rounds: int = ROUNDS,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    keep: Callable[[dict[str, Any]], None] = lambda found: None,
+    before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Measure forward and backward of each pair, as JSON; `speedup` is their time divided by linnet's."""
-    rows: list[dict[str, Any]] = []
-    skipped: list[dict[str, Any]] = []
-    work = [(pair, tokens) for pair in pairs for tokens in lengths]
+    """Measure forward and backward of each pair, as JSON; `speedup` is their time divided by linnet's.
+
+    `keep` gets the result after each pair. The rows of `before`, an earlier result, are not measured again.
+    """
+    settings = {"batch": B, "heads": H, "head_dim": D, "size": SIZE, "rounds": rounds}
+    where = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    found: dict[str, Any] = {"format": FORMAT, "settings": settings, "environment": where, "rows": [], "skipped": []}
+    if before is not None and all(before.get(key) == found[key] for key in ("format", "settings", "environment")):
+        found["rows"] = list(before["rows"])
+    rows, skipped = found["rows"], found["skipped"]
+    known = {(row["attention"], row["form"], row["tokens"], row["library"]) for row in rows}
+    work = [(pair, tokens) for tokens in lengths for pair in pairs]
     for done, (pair, tokens) in enumerate(work):
         progress(done, len(work))
+        keep(found)
+        if (pair.mechanism, "causal" if pair.peer.causal else "bidirectional", tokens, pair.library) in known:
+            continue
         form = "causal" if pair.peer.causal else "bidirectional"
         row: dict[str, Any] = {"attention": pair.mechanism, "form": form, "tokens": tokens}
         try:
@@ -229,9 +242,8 @@ def measure_bench_pairs(
         busy = max(timing.others or 0.0 for timing in times.values())
         rows.append({**row, **seconds, "speedup": round(seconds["theirs"] / seconds["ours"], 2), "others": busy})
     progress(len(work), len(work))
-    settings = {"batch": B, "heads": H, "head_dim": D, "lengths": list(lengths), "size": SIZE, "rounds": rounds}
-    where = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    return {"format": FORMAT, "settings": settings, "environment": where, "rows": rows, "skipped": skipped}
+    keep(found)
+    return found
 
 
 def _bench_calls(pair: Pair, tokens: int) -> dict[str, Callable[[], None]]:

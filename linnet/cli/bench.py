@@ -250,20 +250,25 @@ def _peers(screen: "Screen", lengths: list[int] | None, only: str, out: Path | N
         bench_pairs_table,
         measure_bench_pairs,
     )
-    from linnet.storage import write_json_file
+    from linnet.storage import read_json_file, write_json_file
 
     pairs = [pair for pair in PAIRS if only in pair.mechanism]
     if not pairs:
         raise InputError(f"--only is {only!r}: no mechanism has {only!r} in its name")
+    file = None if out is None else out / "peers.json"
+    before = read_json_file(file) if file is not None and file.exists() else None
+
+    def keep(found: dict[str, Any]) -> None:
+        if file is not None:
+            write_json_file(file, found)
+            file.with_suffix(".md").write_text(bench_pairs_page(found))
+
     try:
         work = screen.work(f"measuring {len(pairs)} pairs of implementations")
-        found = measure_bench_pairs(pairs, lengths or LENGTHS, progress=work)
+        found = measure_bench_pairs(pairs, lengths or LENGTHS, progress=work, keep=keep, before=before)
     finally:
         screen.close()
     table = bench_pairs_table(found)
-    if out is not None:
-        write_json_file(out / "peers.json", found)
-        (out / "peers.md").write_text(bench_pairs_page(found))
     if json:
         print_cli_json(found)
         return
