@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -155,12 +156,14 @@ def test_every_name_on_the_walk_of_one_batch_really_runs(recipe, tmp_path):
             called.update((file, part) for part in frame.f_code.co_qualname.split("."))
 
     before = sys.getprofile()
+    threading.setprofile(note)  # checkpoints are written by a thread
     sys.setprofile(note)
     try:
         assert run_app(["train", str(recipe), "--out", str(tmp_path / "run"), "--set", "train.steps=2", "--json"]) == 0
         assert run_app(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report.html")]) == 0
     finally:
         sys.setprofile(before)
+        threading.setprofile(None)
     assert named
     assert named <= called, f"never called: {sorted(named - called)}"
 
