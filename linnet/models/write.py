@@ -2,26 +2,27 @@
 
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linnet.errors import InputError
 from linnet.models.generate import Sampling
 
+if TYPE_CHECKING:
+    from linnet.data.tokenizer import Tokenizer
+
 
 class TextModel(Protocol):
-    """A model that streams tokens and has a tokenizer."""
+    """What writing needs of a model."""
 
-    embedding: Any
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
     @property
-    def tokenizer(self) -> Any:
-        """Text to ids and back."""
+    def tokenizer(self) -> "Tokenizer": ...
 
-    def stream(self, ids: Tensor, max_new_tokens: int, sampling: Sampling) -> Iterator[Tensor]:
-        """The new ids, (B,) each."""
+    def stream(self, ids: Tensor, max_new_tokens: int = 64, sampling: Sampling | None = None) -> Iterator[Tensor]: ...
 
 
 class Writing:
@@ -56,7 +57,7 @@ class Writing:
         from linnet.data.tokenizer import TextStream
 
         tokenizer, held = self.model.tokenizer, ""
-        text, device = TextStream(tokenizer, after=self.prompt), self.model.embedding.weight.device
+        text, device = TextStream(tokenizer, after=self.prompt), next(iter(self.model.parameters())).device
         ids = torch.tensor([self.prompt], device=device)
         for token in map(int, self.model.stream(ids, self.max_new_tokens, self.sampling)):
             self.tokens += 1
