@@ -55,11 +55,15 @@ def system(name: str, seeds: int = 1) -> Row:
 
 
 def split_systems(names: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """The systems of each panel of a figure: all in one, or by family if there are too many to tell apart."""
-    if len(names) <= len(COLORS):
-        return {"": names}
+    """The systems of each panel of a figure: all in one, or by family if there are too many to tell apart.
+
+    Variants of one system have no families: if most names are such, they stay together.
+    """
     listed = {name for family in FAMILIES.values() for name in family}
-    panels = {**FAMILIES, "Others": tuple(name for name in names if name not in listed)}
+    others = tuple(name for name in names if name not in listed)
+    if len(names) <= len(COLORS) or len(others) > len(names) / 2:
+        return {"": names}
+    panels = {**FAMILIES, "Others": others}
     found = {title: [name for name in names if name in family] for title, family in panels.items()}
     return {title: members for title, members in found.items() if members}
 

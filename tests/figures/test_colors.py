@@ -33,7 +33,9 @@ def test_other_names_take_free_looks_in_order():
     assert t2.color != other.color
 
 
-@pytest.mark.parametrize("names,panels", [(["T2", "vanilla"], 1), (list(SYSTEMS), 4), ([*SYSTEMS, "new"], 5)])
+@pytest.mark.parametrize(
+    "names,panels", [(["T2", "vanilla"], 1), (["T2", *"abcdefgh"], 1), (list(SYSTEMS), 4), ([*SYSTEMS, "new"], 5)]
+)
 def test_many_systems_are_split_by_family_and_none_is_lost(names, panels):
     found = split_systems(names)
     assert len(found) == panels
