@@ -4,7 +4,7 @@ import html
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -276,6 +276,9 @@ def read_figure_metadata(path: str | Path) -> dict[str, str]:
 
 def _draw(axes: "Axes", figure: Figure, named: bool = True) -> None:
     """One panel: lines with their names, a faint grid, no box."""
+    lines = (*figure.series, *figure.behind)
+    if figure.log_y and not any(y is not None for series in lines for y in _drawable(figure, series)):
+        figure = replace(figure, log_y=False)  # matplotlib cannot draw an empty logarithmic axis
     for series in figure.behind:
         axes.plot(series.x, _plotted(figure, series), color=FAINT, linewidth=0.8)
     looks = figure_colors([series.name for series in figure.series])

@@ -176,3 +176,10 @@ def test_circles_have_a_key_of_their_sizes():
     axes = Canvas().subplots()
     _draw(axes, Figure("t", "x", "y", circles, size_unit=("MB", 1e-6)))
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["1,000 MB", "2,000 MB"]
+
+
+def test_a_logarithmic_axis_without_a_positive_value_is_drawn(tmp_path):
+    """As of memory that is too little to measure."""
+    nothing = Figure("memory", "tokens", "MB", [Series("a", [64, 128], [0.0, 0.0])], log_x=True, log_y=True)
+    save_figures([nothing], tmp_path / "x.png")
+    assert (tmp_path / "x.png").stat().st_size > 0

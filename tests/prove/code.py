@@ -34,7 +34,7 @@ def every_command(folder: Path, recipe: Path) -> list[list[str]]:
     commands = ["train", str(recipe), "--out", run], ["resume", run], ["evaluate", run]
     others = ["generate", run, "--prompt", "ab", "--max-new-tokens", "4"], ["export", run, "--out", model]
     more = ["verify", run], ["verify", model], ["repair", run], ["doctor", run], ["doctor"], ["list", "attention"]
-    last = ["analyze", run, "--samples", "1"], ["report", run], ["bench", "ops", "--quick", "--lengths", "64"]
+    last = ["analyze", run, "--samples", "1"], ["report", run], ["bench", "ops", "--quick", "--lengths", "256,512"]
     bench = [*last[2], "--only", "linear", "--no-peers", "--out", str(folder / "bench")]
     return [*commands, *others, *more, *last[:2], bench, ["audit", "norm"]]
 

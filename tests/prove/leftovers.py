@@ -23,7 +23,7 @@ def killed_commands_leave_nothing(trials: Trials) -> None:
     rng, folder = random.Random(0), trials.folder
     run, place = folder / "run", folder / "out"
     start_run(small_run(folder, steps=2), run, QUIET)
-    bench = ["bench", "ops", "--quick", "--lengths", "64", "--only", "linear", "--no-peers"]
+    bench = ["bench", "ops", "--quick", "--lengths", "256,512", "--only", "linear", "--no-peers"]
     commands = {
         "export": ["export", str(run), "--out", str(place / "model")],
         "report": ["report", str(run), "--out", str(place / "report.html")],
