@@ -21,7 +21,7 @@ from linnet.ops.precision import EPS, State
 from linnet.ops.rules import Features, LinearRule
 from linnet.registry import ATTENTION
 
-PLAIN = EluFeatures("1+elu")  # what the denominator is made of
+PLAIN = EluFeatures("1+elu")  # features of the denominator
 
 
 class EluOptions(Settings):

@@ -114,7 +114,7 @@ def analyze_command(
     files = []
     for place, layers in _places(analysis, target, beside).items():
         place.mkdir(parents=True, exist_ok=True)
-        clean_temporary_files(place, IDLE, shared=True)  # what a killed analysis left
+        clean_temporary_files(place, IDLE, shared=True)  # leftovers of a killed analysis
         part = {**analysis, "layers": layers}
         write_json_file(place / "analysis.json", part)
         files += [place / "analysis.json", *(save_analysis_plots(part, place, kind or "png") if drawn else ())]

@@ -26,7 +26,7 @@ COMMANDS = (
     *("data", "analyze", "report", "bench", "audit", "reproduce", "sweep", "list", "doctor"),
 )
 
-FEW_THREADS = 4096  # a limit on processes from here on is not worth a check
+FEW_THREADS = 4096  # limits above this need no check
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 100})
 
@@ -53,7 +53,7 @@ def linnet_app(
     Example:
       linnet list attention
     """
-    del version, debug  # a callback and `run_app` have acted
+    del version, debug  # the callback and `run_app` have handled it
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

@@ -194,7 +194,7 @@ def _run(bench: "Bench", effort: Any, out: Path | None, command: str, screen: "S
     from linnet.storage import IDLE, clean_temporary_files, file_beside, write_json_file
 
     for place in [] if out is None else [out, file_beside(out, ".md").absolute().parent]:
-        clean_temporary_files(place, IDLE, shared=True)  # what a killed benchmark left, there or beside the page
+        clean_temporary_files(place, IDLE, shared=True)  # leftovers of a killed benchmark
     partial = out / f"{bench.name}.partial.json" if out is not None else None
     try:
         result = measure_bench(bench, effort, partial, screen.work(f"measuring {bench.name}"))

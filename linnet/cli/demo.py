@@ -76,7 +76,7 @@ def demo_command(quick: Quick = False, out: Out = None, json: Json = False) -> N
 
 
 def _train(size: Size, folder: Path, screen: "Screen", json: bool) -> dict[str, Any]:
-    """Train in `folder`; if a signal stops it, the demo ends here as `linnet train` would."""
+    """Train in `folder`; on a signal, the demo exits like `linnet train`."""
     from linnet.cli.train import print_outcome
     from linnet.config import load_recipe_config
     from linnet.train.run import start_run

@@ -179,7 +179,7 @@ def _backends() -> Iterator[_Check]:
     for op in (ops.linear_attention, ops.exp_attention, ops.block_attention):
         usable = []
         for backend in NAMES:
-            if backend == "cpu" and find_cpu_build() is None:  # a diagnosis compiles nothing
+            if backend == "cpu" and find_cpu_build() is None:  # do not compile during a diagnosis
                 continue
             try:
                 op(x, x, x, causal=True, backend=backend)

@@ -36,7 +36,7 @@ def write_file_atomic(path: str | Path, data: bytes) -> None:
 
 
 def write_text_file(path: str | Path, text: str) -> None:
-    """`write_file_atomic` for text, as UTF-8; what is not text, as in some file names, is written as an escape."""
+    """`write_file_atomic` for text, as UTF-8; bytes that are not text are escaped."""
     write_file_atomic(path, text.encode(errors="backslashreplace"))
 
 
@@ -115,7 +115,7 @@ def clean_temporary_files(folder: str | Path, older_than: float = 0.0, shared: b
 
 
 def _abandoned(path: Path, older_than: float, shared: bool) -> bool:
-    """Whether nobody writes this temporary file any more."""
+    """Whether the writer of this temporary file is gone."""
     found = TEMPORARY.fullmatch(path.name)
     if found is None:  # not one of our names
         return not shared and _idle(path) >= older_than
@@ -123,7 +123,7 @@ def _abandoned(path: Path, older_than: float, shared: bool) -> bool:
     living = process != os.getpid() and _is_living(process)
     if found["machine"] == _machine() and process != os.getpid() and not living:
         return True
-    if shared and found["machine"] not in (None, _machine()):  # ids of other machines say nothing here
+    if shared and found["machine"] not in (None, _machine()):  # process ids from other machines mean nothing here
         return _idle(path) >= max(older_than, IDLE)
     return not (shared and living) and _idle(path) >= older_than
 

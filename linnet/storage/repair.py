@@ -44,7 +44,7 @@ def repair_run(folder: str | Path) -> _Repaired:
 
 def _set_aside(path: Path, place: Path) -> Path:
     """Move a checkpoint to a folder, under a name that is free there."""
-    if place.is_symlink():  # else a checkpoint would leave the run
+    if place.is_symlink():  # otherwise the checkpoint would be moved out of the run
         raise LinnetError(f"cannot move {path}: {place} is a symbolic link")
     with one_line_file_errors("move", path):
         place.mkdir(exist_ok=True)

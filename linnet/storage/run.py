@@ -107,7 +107,7 @@ class MetricsLog:
     """
 
     def __init__(self, path: str | Path, resume_at: int | None = None, mark: Mapping[str, Any] | None = None) -> None:
-        """Open a new log; with `resume_at`, the old one without torn lines and without records after that step.
+        """Open a new log; with `resume_at`, the old log, minus torn lines and later records.
 
         With `mark`, that of the checkpoint that the run resumes from, the old one up to there.
         """
@@ -219,7 +219,7 @@ def check_run_environment(folder: str | Path) -> dict[str, Any]:
 
 
 def seal_run_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with a checksum of it, for a log that no checkpoint has a hash of."""
+    """The record with a checksum of it, for a log that no checkpoint hashes."""
     return {**record, "crc32": zlib.crc32(_line(record))}
 
 

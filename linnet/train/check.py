@@ -12,7 +12,7 @@ from linnet.models.presets import is_resolved_preset, preset, preset_config
 from linnet.registry import TASK
 from linnet.storage import check_run_links
 
-UNKNOWN_SIZE = 1 << 30  # stands in for the vocabulary size, which depends on the data
+UNKNOWN_SIZE = 1 << 30  # placeholder: the vocabulary size depends on the data
 LEFTOVER = re.compile(r"\.lock|\.linnet-.*\.tmp")  # left by a process that was killed before it wrote anything else
 
 # What may change during a run, besides paths: the machine, the length, and how often to evaluate, save and log.

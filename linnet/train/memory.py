@@ -1,4 +1,4 @@
-"""What training needs of a machine's memory at the least, known before anything is built.
+"""A lower bound on the memory that training needs, computed before anything is built.
 
 An estimate from below refuses nothing that would run. What it lets pass may still be too much; then the system says so.
 """
@@ -21,7 +21,7 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 
 def memory_of_device(device: str) -> int:
-    """The bytes that this process can have on a device: all there are, or what a limit leaves of them."""
+    """The bytes available to this process on a device, within any limit."""
     if device == "cuda":
         return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]

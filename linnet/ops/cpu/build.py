@@ -4,7 +4,7 @@ Compiled kernels are kept in the user's cache. They come first, then those that 
 both is anything compiled.
 
 The name of a file in the cache holds a key (source, flags, processor) and the digest of its own contents: another
-version or another processor has another name, and a file that is damaged does not answer to its name and is built anew.
+version or another processor has another name, and a damaged file does not match its name and is rebuilt.
 Since a library is code, nobody else may be able to write to the cache, and the very file that was verified is the one
 that is loaded.
 """
