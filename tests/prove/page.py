@@ -17,5 +17,6 @@ def render_reliability(record: dict[str, Any], page: str) -> str:
     trials, failed = (sum(each[key] for each in record["promises"]) for key in ("trials", "failed"))
     core = sum(each["cpu_minutes"] for each in record["promises"])
     total = f"{trials:,} trials, {failed:,} failures, {core:.0f} minutes of a core"
-    note = f"{total}; {record['minutes']} minutes in all, on {record['date']} ({record['machine']})."
+    whole = "each by itself" if record["minutes"] is None else f"{record['minutes']} minutes in all"
+    note = f"{total}; {whole}, on {record['date']} ({record['machine']})."
     return f"{before}{BEGIN}\n" + "\n".join([*lines, "", note]) + f"\n{END}{after}"

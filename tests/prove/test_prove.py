@@ -17,7 +17,8 @@ def test_a_promise_is_kept_in_a_few_trials(name):
 
 def test_the_page_is_rendered_from_the_record():
     record = read_json_file(RECORD)
-    assert [each["name"] for each in record["promises"]] == [each.name for each in ordered_promises()]
+    names = [each.name for each in ordered_promises()]
+    assert [each["name"] for each in record["promises"]] == names
     assert all(each["failed"] == 0 for each in record["promises"])
     page = PAGE.read_text()
     assert render_reliability(record, page) == page
