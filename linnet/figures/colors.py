@@ -28,7 +28,7 @@ SYSTEMS = {
     SKY: ("norm",),
     GREEN: ("diag",),
     RED: ("lln", "lln, released constants"),
-    ORANGE: ("lln_diag",),
+    ORANGE: ("lln_diag", "hedgehog"),
     PINK: ("elu", "performer", "cosformer"),
     BROWN: ("nystromformer", "skyformer", "kernelized"),
     GRAY: ("linformer", "reformer", "informer"),
