@@ -34,7 +34,8 @@ def _cases() -> list[ops.Case]:
 
 def _prepare(job: Job) -> Callable[[], object]:
     """The call for a job, with the parts of its time as `facts`."""
-    call = partial(_call, (ops if job["table"] == "ops" else model).prepare({"compiled": False, **job}))
+    prepare = ops.prepare_ops if job["table"] == "ops" else model.prepare_model_bench
+    call = partial(_call, prepare({"compiled": False, **job}))
     for _ in range(WARM):
         call()
     call.facts = {"parts": profile_parts(call)}  # type: ignore[attr-defined]

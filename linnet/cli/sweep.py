@@ -28,7 +28,7 @@ def sweep_command(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Train every combination of a grid, and print a table, best first.
+    """Train every combination of a grid, and rank them.
 
     Each finished run leaves one record. Recorded runs are not repeated, so the command can be stopped and restarted,
     given more --seeds, and started twice to use two cores. Sweeps of one recipe share their runs. The table shows the

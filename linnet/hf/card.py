@@ -7,6 +7,7 @@ from typing import Any
 
 from linnet import __version__
 from linnet.errors import InputError
+from linnet.figures.table import Table
 
 _PIPELINES = {"causal_lm": "text-generation", "masked_lm": "fill-mask", "classifier": "text-classification"}
 _CLASSES = {
@@ -62,11 +63,8 @@ def _scores(record: Mapping[str, Any] | None) -> list[str]:
         return ["The run had not been evaluated at this step."]
     numbers = {key: value for key, value in record.items() if key != "step" and isinstance(value, int | float)}
     title = f"Scores on the split `{record['split']}` at step {record['step']:,}:"
-    rows = [
-        f"| {key} | {value:,.4f} |" if isinstance(value, float) else f"| {key} | {value:,} |"
-        for key, value in numbers.items()
-    ]
-    return [title, "", "| metric | value |", "| --- | --: |", *rows]
+    rows = [[key, f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"] for key, value in numbers.items()]
+    return [title, "", Table(title, ["metric", "value"], rows).to_markdown()]
 
 
 def _terms(license: str | None) -> list[str]:

@@ -22,6 +22,7 @@ from linnet.attention.hedgehog import HedgehogAttention
 from linnet.attention.lln import LlnAttention
 from linnet.config import Count, Every, Rate, Settings
 from linnet.errors import InputError, unknown_name_error
+from linnet.figures.table import Table
 from linnet.hf.interface import NAME, Call, attend_softmax, quiet_transformers, record_interface_calls
 from linnet.hf.load import check_folder_to_load, load
 from linnet.hf.patch import patch
@@ -254,13 +255,9 @@ def _matched_scales(call: Call) -> tuple[Tensor, Tensor]:
 def conversion_summary(record: Mapping[str, Any]) -> str:
     """A Markdown table of the errors per layer after each stage."""
     errors = record["layer_errors"]
-    layers = len(next(iter(errors.values())))
-    lines = [
-        "| relative error of layer | " + " | ".join(str(i) for i in range(layers)) + " |",
-        "| --- |" + " --: |" * layers,
-    ]
-    lines += [f"| {stage} | " + " | ".join(f"{error:.4f}" for error in row) + " |" for stage, row in errors.items()]
-    return "\n".join(lines)
+    columns = ["relative error of layer", *map(str, range(len(next(iter(errors.values())))))]
+    rows = [[stage, *(f"{error:.4f}" for error in row)] for stage, row in errors.items()]
+    return Table("errors per layer", columns, rows).to_markdown()
 
 
 def convert_folder(folder: Path, text: Path, out: Path, settings: ConversionSettings, screen: Screen) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def attend_through_interface(
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     window = None if sliding_window is None else int(sliding_window) - 1  # theirs counts the token itself
     core = getattr(module, NAME, None)
-    calls = _CALLS.get()
+    calls = None if torch.compiler.is_compiling() else _CALLS.get()
     if calls is not None:
         calls.append(Call(module, q, k, v, attention_mask, window, causal, core))
     if core is None:

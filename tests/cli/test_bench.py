@@ -99,7 +99,6 @@ def test_an_interrupted_benchmark_prints_its_results_and_continues(run, tmp_path
         (["decode", "--lengths", "100"], "context is 100: it must be a multiple of 128"),
         (["ops", "--compile"], "--compile works only with `linnet bench model`"),
         (["ops", "--only", "nothing"], "nothing has 'nothing' in its name"),
-        (["peers", "--out", "x"], "peers runs alone"),
         (["ops", "peers"], "peers runs alone"),
         ([], "Missing argument"),
     ],
@@ -117,16 +116,18 @@ def test_a_file_is_not_a_folder(run, tmp_path):
 
 
 def test_bench_peers_prints_a_row_or_a_reason_for_each(run, monkeypatch):
-    row = {"attention": "performer", "form": "causal", "package": "theirs", "version": "1.0", "others": 0.0}
-    row |= {"ours": 0.25, "theirs": 1.0, "speedup": 4.0}
-    settings = {"batch": 4, "heads": 8, "head_dim": 64, "tokens": 2048, "size": 128, "rounds": 5, "threads": 1}
-    absent = {"attention": "linformer", "form": "bidirectional", "package": "linformer", "reason": "pip install it"}
-    found = {"settings": settings, "rows": [row], "skipped": [absent]}
-    monkeypatch.setattr("linnet.bench.pairs.measure_bench_pairs", lambda progress: found)
+    row = {"attention": "performer", "form": "causal", "tokens": 1024, "library": "theirs 1.0", "others": 0.0}
+    row |= {"ours": 0.25, "theirs": 1.0, "speedup": 4.0, "with projections": True}
+    settings = {"batch": 4, "heads": 8, "head_dim": 64, "size": 128, "rounds": 5}
+    absent = {"attention": "linformer", "form": "bidirectional", "tokens": 1024, "library": "linformer"}
+    absent |= {"reason": "pip install it"}
+    where = {"threads": 1, "torch": "2"}
+    found = {"settings": settings, "environment": where, "rows": [row], "skipped": [absent]}
+    monkeypatch.setattr("linnet.bench.pairs.measure_bench_pairs", lambda *given, **named: found)
     code, out, err = run("bench", "peers")
     assert (code, err) == (0, "")
     assert "4.00x" in out and "250 ms" in out
-    assert "not measured: linformer, bidirectional: linformer: pip install it" in out
+    assert "not measured: linformer, bidirectional, 1,024 tokens: linformer: pip install it" in out
     assert json.loads(run("bench", "peers", "--json")[1]) == found
 
 

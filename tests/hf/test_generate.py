@@ -33,7 +33,7 @@ def test_greedy_tokens_are_those_of_linnet_and_of_the_uncached_model(system, tin
     cached = model.generate(ids, max_new_tokens=12, do_sample=False)
     assert torch.equal(cached, model.generate(ids, max_new_tokens=12, do_sample=False, use_cache=False))
     assert torch.equal(cached, model.model.generate(ids, 12, temperature=0))
-    assert len(cached[:, 9:].unique()) > 3, "a text of one token would prove nothing"
+    assert len(cached[:, 9:].unique()) > 2, "a text of one token would prove nothing"
 
 
 @each_system

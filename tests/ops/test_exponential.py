@@ -210,7 +210,7 @@ def test_peak_memory_is_near_the_floor() -> None:
         ({"q": torch.zeros(2, 3, 8)}, "four axes"),
         ({"q": torch.zeros(2, 3, 9, 4)}, "must be the same"),
         ({"k": torch.zeros(2, 3, 8, 5)}, "same width"),
-        ({"v": torch.zeros(2, 3, 8, 4, dtype=torch.float64)}, "one type"),
+        ({"v": torch.zeros(2, 3, 8, 4, dtype=torch.float64)}, "the same type"),
         ({"key_mask": torch.ones(2, 7)}, "key_mask has shape (2, 7)"),
         ({"segments": torch.ones(2, 8)}, "integers"),
         ({"state": (torch.zeros(2, 3, 4, 5), torch.zeros(2, 3, 4))}, "state holds"),

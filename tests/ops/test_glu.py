@@ -14,7 +14,7 @@ from linnet.ops.backend import no_cpu_backend
 from linnet.ops.cpu import glu as on_cpu
 from linnet.ops.glu import ACTIVATIONS, glu
 
-FUNCTIONS = {"silu": silu, "gelu": gelu, "relu": relu}
+FUNCTIONS = {"silu": silu, "gelu": gelu, "relu": relu, "identity": lambda x: x}
 needs_kernels = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
 
 

@@ -159,7 +159,7 @@ def test_peak_memory_is_near_the_floor() -> None:
         ({"q": torch.zeros(2, 3, 8)}, "four axes"),
         ({"q": torch.zeros(2, 3, 9, 4)}, "must be the same"),
         ({"q": torch.zeros(2, 3, 8, 5)}, "same width"),
-        ({"q": torch.zeros(2, 3, 8, 4, dtype=torch.float64)}, "one type"),
+        ({"q": torch.zeros(2, 3, 8, 4, dtype=torch.float64)}, "the same type"),
         ({"key_mask": torch.ones(2, 7)}, "key_mask has shape (2, 7)"),
         ({"segments": torch.ones(2, 9, dtype=torch.long)}, "segments has shape (2, 9)"),
         ({"segments": torch.ones(2, 8)}, "integers"),

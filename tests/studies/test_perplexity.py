@@ -9,8 +9,7 @@ FOLDER = Path(__file__).parents[2] / "docs/results/transnormer-table4-cpu"
 
 
 def test_an_evaluation_is_at_the_tokens_read_until_its_step():
-    (figure,) = STUDIED.figures(STUDIED.read(FOLDER), "")
-    for series in figure.series:
+    for series in [series for figure in STUDIED.figures(STUDIED.read(FOLDER), "") for series in figure.series]:
         assert list(series.x) == [step * 16 * 256 / 1e6 for step in (100, 200, 300, 400, 500)]
 
 

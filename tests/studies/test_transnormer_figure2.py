@@ -63,7 +63,7 @@ def test_what_is_not_seen_is_left_empty(tmp_path):
 def test_one_seed_and_a_mixture_of_causes_leave_every_claim_open():
     claims = STUDIED.claims(STUDIED.read(FOLDER))
     assert {claim.verdict for claim in claims} == {OPEN}
-    assert "says nothing of NormAttention alone" in claims[-1].evidence
+    assert "says nothing about NormAttention alone" in claims[-1].evidence
 
 
 def test_the_note_has_the_area_of_uniform_attention_over_what_a_query_sees():

@@ -35,7 +35,7 @@ def test_an_average_is_shown_only_for_the_whole_benchmark(scores, record):
 
 
 def test_the_note_states_the_budget_and_the_accuracy_of_guessing(scores):
-    note = table(scores).splitlines()[-1]
+    (note,) = [line for line in table(scores).splitlines() if line.startswith("Test accuracy")]
     size = "text 100 steps of 4 sequences of up to 9 tokens, learning rate 0.001"
     assert f"{size}, tested on 2,500, standard error 1.0;" in note
     assert "Loading" not in note

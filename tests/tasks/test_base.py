@@ -16,7 +16,8 @@ def test_a_task_declares_its_data_table_and_its_checkpoint(name):
     assert issubclass(task.Data, DataSettings)
     assert config_data_class(name) is task.Data
     assert task.Data().context >= 3
-    assert task.scored == ("best" if name.startswith("lra/") else "last")
+    best = name.startswith(("lra/", "glue/")) or name in ("classify", "image")
+    assert task.scored == ("best" if best else "last")
     with pytest.raises(InputError, match="unknown key of data 'contxt': did you mean 'context'"):
         parse_config({"task": name, "data": {"contxt": 8}})
 
@@ -24,7 +25,7 @@ def test_a_task_declares_its_data_table_and_its_checkpoint(name):
 @pytest.mark.parametrize("name", TASK.names())
 def test_the_paths_of_a_task_are_text_as_they_stand(name):
     paths = TASK[name].Data.paths()
-    assert set(paths) <= {"path", "valid_path", "test_path", "tokenizer_path", "cache"}
+    assert set(paths) <= {"path", "valid_path", "test_path", "tokenizer_path", "encoder", "cache"}
     data = load_recipe_config(
         "smoke", ["task=causal_lm", f"task={name}", "data={}", *(f"data.{path}=2024" for path in paths)]
     )

@@ -177,7 +177,7 @@ def test_a_folder_decides_channels_and_classes(tmp_path, capfd):
     texts = ("data.source=folder", f"data.path={tmp_path / 'pictures'}", "data.size=16", "data.patch=4", *QUICK)
     out = tmp_path / "run"
     assert run_app(["train", "digits", *sets(*texts, "model.layers=['norm']"), "--out", str(out)]) == 0
-    assert "1 files are no pictures" in capfd.readouterr().err
+    assert "1 files are not pictures" in capfd.readouterr().err
     import linnet
 
     model = linnet.load_model(out)

@@ -1,5 +1,6 @@
 """Adapters to other libraries load late, seeded and quietly; those that are installed compute."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -29,7 +30,10 @@ class Loud(nn.Module):
 
 def test_the_extra_installs_exactly_the_peers():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {peer.package for peer in PEERS if peer.install == INSTALL} == set(extras["peers"])
+    named = {re.split(r"[<>=]", package)[0] for package in extras["peers"]}
+    timed = {"FLASH-pytorch", "long-short-transformer", "transformers"}  # by `linnet bench peers` alone
+    assert {peer.package for peer in PEERS if peer.install == INSTALL} == named - timed
+    assert timed <= named
 
 
 def test_rows_are_sorted_and_differ():

@@ -3,6 +3,9 @@
 import pytest
 
 from linnet.config import config_recipe_names, load_recipe_config
+from linnet.data.tokenizer import Tokenizer
+from linnet.models.loading import export_model
+from linnet.models.presets import create_model
 from linnet.screen import Screen
 from linnet.tasks.lra import listops, pathfinder
 from linnet.train.run import dry_run
@@ -38,6 +41,13 @@ def data(tmp_path):
     return tmp_path
 
 
+def _encoder(folder):
+    """An exported masked model that reads bytes."""
+    Tokenizer("bytes").save(folder / "tokenizer.json")
+    model = create_model("transnormer_t2_roberta_small", vocab_size=Tokenizer("bytes").vocab_size)
+    return export_model(model, folder / "encoder", folder / "tokenizer.json")
+
+
 @pytest.mark.parametrize("name", config_recipe_names())
 def test_every_recipe_builds(name, data, data_dir, tmp_path):
     config = load_recipe_config(name)
@@ -55,6 +65,9 @@ def test_every_recipe_builds(name, data, data_dir, tmp_path):
     if getattr(config.data, "source", None) == "folder":
         path = _pictures(tmp_path / "pictures")
     sets = [*([f"data.path={path}"] if path else []), *LRA.get(name, [])]
+    if name == "finetune":
+        data_dir("glue/RTE")
+        sets.append(f"data.encoder={_encoder(tmp_path)}")
     plan = dry_run(load_recipe_config(name, sets), Screen(quiet=True))
     assert plan["parameters"] > 0
     assert plan["tokens"] > 0

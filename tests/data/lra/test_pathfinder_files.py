@@ -75,7 +75,8 @@ def test_two_processes_write_the_same_as_one(tmp_path):
 @pytest.mark.timeout(120)
 def test_workers_end_with_a_process_that_is_killed(tmp_path):
     """Their pipe closes when the last of them exits, so reading it waits for all."""
-    code = f"from linnet.data.lra.pathfinder_files import *; write_shards(Path({str(tmp_path)!r}), 3000, 0, 2, shard=9)"
+    code = "from linnet.data.lra.pathfinder_files import *"
+    code += f"; write_pathfinder_files(Path({str(tmp_path)!r}), 3000, 0, 2, shard=9)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         while not list(tmp_path.glob("shard-*")):
             assert process.poll() is None

@@ -372,9 +372,9 @@ def test_errors_in_citations_are_one_line(citations):
 
 def test_without_data_the_error_says_what_to_get(monkeypatch, tmp_path):
     monkeypatch.delenv("LINNET_DATA", raising=False)
-    for module in (text, image, retrieval):
+    for default in (text.default_text_path, image.default_image_path, retrieval.default_retrieval_path):
         with pytest.raises(InputError, match=r"neither data.path nor LINNET_DATA is set: .*needs"):
-            module.default_path()
+            default()
     monkeypatch.setenv("LINNET_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"imdb does not exist: LRA Text needs .*https://"):
         text.default_text_path()
