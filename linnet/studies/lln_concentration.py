@@ -62,7 +62,7 @@ class LlnConcentration(Computed):
 def _over_seeds(runs: Sequence[Mapping[str, torch.Tensor]], key: str) -> dict[str, list[float]]:
     """Mean and standard deviation over runs, at each temperature."""
     found = torch.stack([run[key] for run in runs])  # (seeds, T)
-    numbers = {"mean": found.mean(dim=0), "deviation": found.std(dim=0)}
+    numbers = {"mean": found.mean(dim=0), "deviation": found.std(dim=0, correction=int(len(runs) > 1))}
     return {name: [round(x, 6) for x in value.tolist()] for name, value in numbers.items()}
 
 

@@ -75,8 +75,9 @@ def test_the_figure_is_accuracy_against_pairs():
 def test_eleven_mechanisms_have_distinct_colors():
     (figure,) = STUDIED.figures([record(name, 0, [0.9, 0.1]) for name in NAMES], "")
     traces = [trace for trace in figure_to_plotly(figure)["data"] if "marker" in trace]  # the others are levels
-    assert len({trace["marker"]["symbol"] for trace in traces}) == len(NAMES)
-    assert len({(trace["line"]["color"], trace["line"]["dash"]) for trace in traces}) == len(NAMES)
+    looks = {(trace["line"]["color"], trace["line"]["dash"], trace["marker"]["symbol"]) for trace in traces}
+    assert len(traces) == len(looks) == len(NAMES)
+    assert len({(color, symbol) for color, _, symbol in looks}) == len(NAMES)  # without the dash, too
 
 
 @pytest.mark.parametrize(("section", "key"), [("data", "context"), ("train", "steps")])

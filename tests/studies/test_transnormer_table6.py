@@ -34,13 +34,18 @@ def test_an_average_is_shown_only_for_the_whole_benchmark(scores, record):
     assert table(scores[:2]).splitlines()[0] == "| system | text |"
 
 
+def _note(records):
+    (line,) = [line for line in table(records).splitlines() if line.startswith("Test accuracy")]
+    return line
+
+
 def test_the_note_states_the_budget_and_the_accuracy_of_guessing(scores):
-    (note,) = [line for line in table(scores).splitlines() if line.startswith("Test accuracy")]
+    note = _note(scores)
     size = "text 100 steps of 4 sequences of up to 9 tokens, learning rate 0.001"
     assert f"{size}, tested on 2,500, standard error 1.0;" in note
     assert "Loading" not in note
     scores[0] |= {"loading": 0.005}
-    assert "Loading data took at most 0.5% of an update" in table(scores).splitlines()[-1]
+    assert "Loading data took at most 0.5% of an update" in _note(scores)
 
 
 def test_systems_are_in_order_of_the_tasks_that_all_of_them_have(record):
