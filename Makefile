@@ -1,5 +1,5 @@
 # Every target sets itself up: it creates .venv inside the project and installs exactly requirements.lock there,
-# whose hashes pip checks, then torch.
+# whose hashes pip checks and which lists every dependency, then torch.
 .PHONY: install demo test test-slow test-asan prove lint bench wheels docs clean
 .DEFAULT_GOAL := install
 SHELL := /bin/bash
@@ -23,7 +23,7 @@ $(STAMP): requirements.lock requirements-torch.txt pyproject.toml
 	  "$$python" -m venv .venv || { rm -rf .venv; echo "python -m venv failed: install python3-venv" >&2; exit 1; }; \
 	fi; \
 	echo "[2/3] installing torch and $$(grep -c == requirements.lock) other packages into .venv (a few minutes, only once)"; \
-	$(PIP) install --require-hashes -r requirements.lock; \
+	$(PIP) install --no-deps --require-hashes -r requirements.lock; \
 	$(PIP) install -r requirements-torch.txt; \
 	echo "[3/3] installing linnet itself, editable"; \
 	$(PIP) install --no-deps --no-build-isolation -e .; \
