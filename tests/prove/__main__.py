@@ -107,7 +107,7 @@ def main() -> int:
                 write_json_file(RECORD, record)  # after each: what has been tried is kept if this is stopped
     if given.short:
         return int(any(each["failed"] for each in results))
-    PAGE.write_text(render_reliability(record, PAGE.read_text()))
+    PAGE.write_text(render_reliability(record, ordered_promises(), PAGE.read_text()))
     return int(any(each["failed"] for each in record["promises"]))
 
 

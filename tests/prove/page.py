@@ -2,14 +2,21 @@
 
 from typing import Any
 
+from tests.prove.promise import Promise
+
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
-def render_reliability(record: dict[str, Any], page: str) -> str:
-    """The page with the table of this record between its two marks."""
+def render_reliability(record: dict[str, Any], promises: list[Promise], page: str) -> str:
+    """The page with the table of this record between its two marks; a promise without a record says so."""
     before, after = page.split(BEGIN)[0], page.split(END)[1]
     lines = ["| | promise | how it is tried | trials | failures | minutes | of a core |", "| --- " * 7 + "|"]
-    for each in record["promises"]:
+    known = {each["name"]: each for each in record["promises"]}
+    for promise in promises:
+        if promise.name not in known:
+            lines.append(f"| {promise.number} | {promise.sentence} | {promise.how} | none in full yet | | | |")
+            continue
+        each = known[promise.name]
         how = each["how"] + "".join(f" Not tried here: {reason}." for reason in each["skipped"])
         how += "".join(f" {name}: {value:g}." for name, value in sorted(each["measured"].items()))
         cells = [each["number"], each["sentence"], how, f"{each['trials']:,}", f"{each['failed']:,}"]

@@ -17,8 +17,9 @@ def test_a_promise_is_kept_in_a_few_trials(name):
 
 def test_the_page_is_rendered_from_the_record():
     record = read_json_file(RECORD)
-    names = [each.name for each in ordered_promises()]
-    assert [each["name"] for each in record["promises"]] == names
+    names, known = [each.name for each in ordered_promises()], [each["name"] for each in record["promises"]]
+    assert known == [name for name in names if name in known]
+    assert len(known) > 20
     assert all(each["failed"] == 0 for each in record["promises"])
     page = PAGE.read_text()
-    assert render_reliability(record, page) == page
+    assert render_reliability(record, ordered_promises(), page) == page
