@@ -208,13 +208,9 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
 
     from linnet.config import read_config_toml
     from linnet.data.tokenizer import Tokenizer
+    from linnet.storage import read_text_file
 
-    try:
-        content = text.read_bytes().decode()
-    except OSError as error:
-        raise InputError(f"cannot read {text}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{text} is not UTF-8 text") from None
+    content = read_text_file(text)
     if not (folder / "tokenizer.json").exists():
         raise InputError(f"{folder} has no tokenizer, so it is not a text model: leave out --text")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")

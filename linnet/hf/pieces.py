@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from linnet.errors import InputError
+from linnet.storage import read_text_file
 
 
 class TextPieces:
@@ -57,13 +58,7 @@ def load_tokenizer_of_pieces(folder: Path) -> Tokenizer:
 
 def read_text_pieces(text: Path, folder: Path) -> TextPieces:
     """A text file in the tokens of the model in `folder`."""
-    try:
-        content = text.read_bytes().decode()
-    except OSError as error:
-        raise InputError(f"cannot read {text}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{text} is not UTF-8 text") from None
-    return text_pieces(content, load_tokenizer_of_pieces(folder))
+    return text_pieces(read_text_file(text), load_tokenizer_of_pieces(folder))
 
 
 def text_pieces(content: str, tokenizer: Tokenizer) -> TextPieces:

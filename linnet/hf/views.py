@@ -13,6 +13,7 @@ from linnet.hf.interface import Call, record_interface_calls
 from linnet.hf.load import load
 from linnet.hf.pieces import load_tokenizer_of_pieces
 from linnet.instruments.base import View
+from linnet.storage import read_text_file
 
 
 def views_of_encoder(model: PreTrainedModel, inputs: Mapping[str, Tensor], beside: str | None = None) -> list[View]:
@@ -60,12 +61,7 @@ def views_of_folder(
     folder: Path, text: Path, tokens: int | None, beside: str | None
 ) -> tuple[list[View], list[str], str]:
     """The views of the model in a folder of Transformers on a text, its tokens as words, and their separator."""
-    try:
-        content = text.read_bytes().decode()
-    except OSError as error:
-        raise InputError(f"cannot read {text}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{text} is not UTF-8 text") from None
+    content = read_text_file(text)
     model, tokenizer = load(folder), load_tokenizer_of_pieces(folder)
     special = tokenizer.encode("").ids
     inner = tokenizer.encode(content, add_special_tokens=False).ids

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from linnet.errors import LinnetError
+from linnet.errors import InputError, LinnetError
 
 CHUNK = 1 << 20  # bytes
 LARGEST_JSON = 1 << 30  # bytes
@@ -59,6 +59,16 @@ def read_json_file(path: str | Path) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise LinnetError(f"{path} is not valid JSON: {error}") from error
+
+
+def read_text_file(path: Path) -> str:
+    """The content of a UTF-8 text that a user named; an error about another file names it."""
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text") from None
 
 
 def temporary_file_name(path: Path) -> Path:
