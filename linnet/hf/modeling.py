@@ -119,6 +119,14 @@ class LinnetPreTrainedModel(PreTrainedModel):
         h = self.model.encode_blocks(x, key_mask, kept)
         return h, None if kept is None else (*kept, h)
 
+    def _encoded(
+        self, ids: Tensor | None, attention_mask: Tensor | None, embedded: Tensor | None, keep: bool | None
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
+        """`_hidden` of the arguments of a call without a cache, and their key mask."""
+        given = ids if embedded is None else embedded
+        mask = None if given is None else _key_mask(attention_mask, given.shape)
+        return *self._hidden(ids, embedded, mask, self._wants(keep, "output_hidden_states")), mask
+
     def _wants(self, value: bool | None, name: str) -> bool:
         """An option of the call, or of the configuration where the call leaves it open."""
         return bool(getattr(self.config, name) if value is None else value)
@@ -165,11 +173,7 @@ class LinnetModel(LinnetPreTrainedModel):
         return_dict: bool | None = None,
     ) -> Any:
         """Hidden states of ids (B,N); `attention_mask` (B,N): 1 = a real token."""
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        mask = None if given is None else _key_mask(attention_mask, given.shape)
-        h, kept = self._hidden(
-            input_ids, inputs_embeds, mask, self._wants(output_hidden_states, "output_hidden_states")
-        )
+        h, kept, _ = self._encoded(input_ids, attention_mask, inputs_embeds, output_hidden_states)
         return self._answer(BaseModelOutput(last_hidden_state=h, hidden_states=kept), return_dict, output_attentions)
 
 
@@ -288,11 +292,7 @@ class LinnetForMaskedLM(_LanguageModel):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Logits (B,N,V) of ids (B,N); `labels` (B,N): -100 where no token is to be predicted."""
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        mask = None if given is None else _key_mask(attention_mask, given.shape)
-        h, kept = self._hidden(
-            input_ids, inputs_embeds, mask, self._wants(output_hidden_states, "output_hidden_states")
-        )
+        h, kept, _ = self._encoded(input_ids, attention_mask, inputs_embeds, output_hidden_states)
         logits = self.model.logits(h)
         loss = self._loss(logits, labels, num_items_in_batch)
         return self._answer(
@@ -316,11 +316,7 @@ class LinnetForSequenceClassification(LinnetPreTrainedModel):
         return_dict: bool | None = None,
     ) -> Any:
         """Logits (B, labels) of ids (B,N)."""
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        mask = None if given is None else _key_mask(attention_mask, given.shape)
-        h, kept = self._hidden(
-            input_ids, inputs_embeds, mask, self._wants(output_hidden_states, "output_hidden_states")
-        )
+        h, kept, mask = self._encoded(input_ids, attention_mask, inputs_embeds, output_hidden_states)
         length = None if self.config.mean_over == "length" else self.config.max_position_embeddings
         logits = self.model.output(mean_output(h, mask, length), self.model.embedding.weight)  # (B, labels)
         loss = None if labels is None else self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
