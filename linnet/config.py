@@ -78,7 +78,7 @@ def _explain(cls: type[Section], fault: dict[str, Any], name: str) -> str:
     path = [*([name] if name else []), *map(str, loc)]
     if path[-1] == "[key]":  # the key of a table is wrong: the message names it
         return f"{'.'.join(path[:-2])}: {message}"
-    if kind == "missing" and len(loc) == 1:
+    if kind == "missing" and isinstance(loc[-1], str):
         return f"{'.'.join(path)} is missing"
     if kind == "string_too_short":
         return f"{'.'.join(path)} is empty"
@@ -121,6 +121,15 @@ class DataSettings(Settings):
     def paths(cls) -> tuple[str, ...]:
         """The keys that hold a path."""
         return tuple(name for name, field in cls.model_fields.items() if field.annotation == Place)
+
+    def full_paths(self) -> dict[str, Any]:
+        """The settings that hold paths, with full paths, so that a run can be resumed from any folder."""
+        places = {name: getattr(self, name) for name in self.paths()}
+        return {name: str(Path(place).absolute()) for name, place in places.items() if place is not None}
+
+    def without_paths(self) -> dict[str, Any]:
+        """Every setting that a resumed run must keep: its data may have moved."""
+        return self.model_dump(mode="json", exclude=set(self.paths()))
 
     def check(self) -> None:
         """Raise if settings contradict each other or one is missing; a recipe alone may be incomplete."""

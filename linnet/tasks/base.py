@@ -162,9 +162,13 @@ class Task(ABC):
 
     def train_batch(self, number: int) -> Batch:
         """Batch `number` of the run, counted over all updates and micro-batches."""
+        return self.batch("train", *self.train_samples(number))
+
+    def train_samples(self, number: int) -> tuple[Indices, Indices]:
+        """The samples of batch `number` of the run, and the epoch of each: a function of the seed and the number."""
         size, count = self.config.train.batch, self.count("train")
         samples = packed_batch_indices(self.config.seed, 0, number, size, count)
-        return self.batch("train", samples, packed_batch_epochs(0, number, size, count))
+        return samples, packed_batch_epochs(0, number, size, count)
 
     def sample(self, split: str, count: int) -> Indices:
         """Which `count` samples to evaluate on; by default the first."""

@@ -72,8 +72,10 @@ def settings_to_check(config: RunConfig) -> dict[str, Any]:
     """Every setting that affects the numbers of a run, by dotted key; the model is one table, without its preset."""
     model = {key: value for key, value in config.model.items() if key != "preset"}
     flat: dict[str, Any] = {"task": config.task, "seed": config.seed, "pretrain": config.pretrain, "model": model}
-    for section, free in (("data", set(config.data.paths())), ("train", FREE)):
-        table = getattr(config, section).model_dump(mode="json", exclude=free)
+    for section, table in (
+        ("data", config.data.without_paths()),
+        ("train", config.train.model_dump(mode="json", exclude=FREE)),
+    ):
         flat |= {f"{section}.{key}": value for key, value in table.items()}
     return flat
 

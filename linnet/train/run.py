@@ -408,10 +408,8 @@ def run_checkpoint_step(folder: Path, which: str) -> int | None:
 
 def _absolute(config: RunConfig) -> RunConfig:
     """Make all paths absolute, including those of LINNET_DATA, so that the run can be resumed from any folder."""
-    paths: dict[str, Any] = {name: getattr(config.data, name) for name in config.data.paths()}
-    paths |= TASK[config.task].places(config.data)
-    full = {name: str(Path(path).absolute()) for name, path in paths.items() if path is not None}
-    return _with_data(config, full)
+    found = {name: str(path.absolute()) for name, path in TASK[config.task].places(config.data).items()}
+    return _with_data(config, {**config.data.full_paths(), **found})
 
 
 def fresh_run_config(config: RunConfig) -> RunConfig:
