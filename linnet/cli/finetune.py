@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from linnet.cli import Json
-from linnet.cli.train import DryRun, Sets, print_outcome, print_plan
+from linnet.cli.train import DryRun, Sets, start_or_plan
 
 Encoder = Annotated[Path, typer.Argument(help="A run of masked_lm, or a folder of `linnet export`.", metavar="RUN")]
 TaskName = Annotated[str, typer.Argument(help="glue/sst2, glue/..., or classify for your own file.", metavar="TASK")]
@@ -44,10 +44,4 @@ def finetune_command(
     check_config_tables(config)
     folder = out or Path("runs") / f"{task.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     check_out_folder(folder)
-
-    from linnet.train import run
-
-    if dry_run:
-        print_plan(run.dry_run(config, screen), json)
-    else:
-        print_outcome(run.start_run(config, folder, screen), json)
+    start_or_plan(config, folder, screen, dry_run, json)

@@ -9,6 +9,8 @@ import typer
 from linnet.cli import Json, print_cli_json
 
 if TYPE_CHECKING:
+    from linnet.config import RunConfig
+    from linnet.screen import Screen
     from linnet.train.run import Outcome
 
 Recipe = Annotated[
@@ -55,13 +57,19 @@ def train_command(
     check_config(config)
     folder = out or Path("runs") / f"{config_recipe_path(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     check_out_folder(folder)
+    start_or_plan(config, folder, screen, dry_run, json)
 
-    from linnet.train import run
 
+def start_or_plan(config: "RunConfig", folder: Path, screen: "Screen", dry_run: bool, json: bool) -> None:
+    """Do a new run and print its outcome, or print its plan only."""
     if dry_run:
-        print_plan(run.dry_run(config, screen), json)
+        from linnet.train.dry_run import dry_run as plan
+
+        print_plan(plan(config, screen), json)
     else:
-        print_outcome(run.start_run(config, folder, screen), json)
+        from linnet.train.run import start_run
+
+        print_outcome(start_run(config, folder, screen), json)
 
 
 def print_outcome(outcome: "Outcome", json: bool) -> None:

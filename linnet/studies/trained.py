@@ -24,7 +24,8 @@ from linnet.studies.base import Planned, Report, Request, Study
 from linnet.studies.records import Record, record_resolved_model, stamp_record
 from linnet.studies.unfinished import render_unfinished, unfinished_runs, unfinished_table
 from linnet.train.check import check_and_read_config, check_config_difference
-from linnet.train.run import Outcome, Run, fresh_run_config, resume_run, start_run
+from linnet.train.fresh import fresh_config
+from linnet.train.run import Outcome, Run, resume_run, start_run
 from linnet.train.size import size_in_tokens, size_in_updates
 
 PEAK, UTILIZATION = 312e12, 0.3  # of an A100: operations per second in bfloat16, and the share that training reaches
@@ -237,7 +238,7 @@ def train_study_run(run: StudyRun, folder: Path, screen: Screen) -> Outcome:
 def check_trained_run(folder: Path, planned: RunConfig) -> None:
     """Raise if the study's settings have changed since a run began: its record would be wrong."""
     changed = check_config_difference(
-        check_and_read_config(folder), fresh_run_config(planned), also=("steps", "eval_every")
+        check_and_read_config(folder), fresh_config(planned), also=("steps", "eval_every")
     )
     if changed:
         raise InputError(f"{folder} was made by an earlier version of the study; now {changed}: move it away")

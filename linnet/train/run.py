@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -49,13 +48,11 @@ from linnet.train.check import (
 )
 from linnet.train.device import device_precision, pick_device
 from linnet.train.environment import check_environment, compare_environment, describe_environment, environment_state
+from linnet.train.fresh import absolute_fresh_config, fresh_config
 from linnet.train.log import RunLog
 from linnet.train.loop import Trainer, loop_seed
 from linnet.train.memory import memory_lack, memory_of_device
 from linnet.train.pretraining import pretrained_encoder, pretraining_config, take_over_pretrained
-from linnet.train.size import size_in_samples, size_in_tokens
-
-FEW = 10  # samples that a dry run generates
 
 
 class Run:
@@ -346,7 +343,7 @@ def open_run(folder: str | Path, screen: Screen) -> Run:
 
 def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
     """Train from the beginning, in the new or empty folder `out`."""
-    return Run(fresh_run_config(_absolute(config)), Path(out), screen).start()
+    return Run(fresh_config(absolute_fresh_config(config)), Path(out), screen).start()
 
 
 def resume_run(folder: str | Path, screen: Screen) -> Outcome:
@@ -357,33 +354,6 @@ def resume_run(folder: str | Path, screen: Screen) -> Outcome:
 def evaluate_run(folder: str | Path, split: str, screen: Screen, checkpoint: str = "last") -> dict[str, Any]:
     """The metrics of one of a run's checkpoints on a whole split."""
     return open_run(folder, screen).evaluate(split, checkpoint)
-
-
-def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
-    """Check everything that can be checked without training, write nothing, and return the plan.
-
-    Generating all data may take long, so only a few samples are generated.
-    """
-    check_config_tables(config)
-    check_environment(config)
-    config = fresh_run_config(config)
-    made, data = TASK[config.task].generated(config.data), config.data
-    few = {"count": min(FEW, sum(made.values()))} if made else {}
-    with TemporaryDirectory() as cache:
-        run = Run(_with_data(config, few), None, screen, Path(cache))
-        run.check()
-        if run.lack is not None:
-            screen.warn(run.lack)
-        samples = made or {split: run.task.count(split) for split in SPLITS}
-        run.remark()
-    return {
-        "config": run.config.model_copy(update={"data": data}).model_dump(mode="json", exclude_none=True),
-        "parameters": run.parameters,
-        "samples": samples,
-        "context": run.task.data.context,
-        "drawn": size_in_samples(config),
-        "tokens": size_in_tokens(config),
-    }
 
 
 def run_checkpoint_step(folder: Path, which: str) -> int | None:
@@ -404,18 +374,3 @@ def run_checkpoint_step(folder: Path, which: str) -> int | None:
             if at.best_step is not None:
                 return at.best_step
     raise InputError(f"{folder} has not been evaluated yet: use --checkpoint last")
-
-
-def _absolute(config: RunConfig) -> RunConfig:
-    """Make all paths absolute, including those of LINNET_DATA, so that the run can be resumed from any folder."""
-    found = {name: str(path.absolute()) for name, path in TASK[config.task].places(config.data).items()}
-    return _with_data(config, {**config.data.full_paths(), **found})
-
-
-def fresh_run_config(config: RunConfig) -> RunConfig:
-    """The configuration of a new run, including the settings that its recipe leaves to the task."""
-    return _with_data(config, TASK[config.task].fresh(config.data))
-
-
-def _with_data(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
-    return config.model_copy(update={"data": config.data.model_copy(update=changes)})

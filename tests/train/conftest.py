@@ -1,5 +1,6 @@
 """Tiny real runs: a text of a few thousand bytes, a model of a few thousand weights, a few steps."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,3 +51,15 @@ def last() -> Callable[[Path], dict[str, bytes]]:
         return {file.name: file.read_bytes() for file in [*sorted(path.iterdir()), folder / "metrics.jsonl"]}
 
     return read
+
+
+@pytest.fixture
+def own_text(config, tmp_path):
+    """A configuration with the test's own text file, my.txt."""
+
+    def make(**train: object) -> RunConfig:
+        shutil.copy(config().data.path, tmp_path / "my.txt")
+        data = config().data.model_copy(update={"path": str(tmp_path / "my.txt")})
+        return config(**train).model_copy(update={"data": data})
+
+    return make

@@ -8,7 +8,7 @@ from linnet.models.loading import export_model
 from linnet.models.presets import create_model
 from linnet.screen import Screen
 from linnet.tasks.lra import listops, pathfinder
-from linnet.train.run import dry_run
+from linnet.train.dry_run import dry_run
 
 TEXT = "A line of real words , with a comma .\n\nAnother line : it says 17 things .\n" * 60
 

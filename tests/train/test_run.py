@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from linnet.cli.app import run_app as linnet
-from linnet.config import RunConfig, dump_config, load_recipe_config, parse_config_section
+from linnet.config import dump_config, load_recipe_config, parse_config_section
 from linnet.errors import InputError, LinnetError
 from linnet.models import presets
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
 from linnet.screen import Screen
-from linnet.storage import RunLock, checkpoint_steps, files, read_checkpoint, read_run_metrics, save_checkpoint
+from linnet.storage import RunLock, checkpoint_steps, files, read_checkpoint, read_run_metrics
 from linnet.tasks.text import TextTask
-from linnet.train.run import _absolute, dry_run, evaluate_run, resume_run, run_checkpoint_step, start_run
+from linnet.train.run import evaluate_run, resume_run, run_checkpoint_step, start_run
 
 QUIET = Screen(quiet=True)
 
@@ -37,30 +37,11 @@ class Listening(Screen):
         self.warnings.append(text)
 
 
-@pytest.fixture
-def own_text(config, tmp_path):
-    """A configuration with the test's own text file, my.txt."""
-
-    def make(**train: object) -> RunConfig:
-        shutil.copy(config().data.path, tmp_path / "my.txt")
-        data = config().data.model_copy(update={"path": str(tmp_path / "my.txt")})
-        return config(**train).model_copy(update={"data": data})
-
-    return make
-
-
 def edit(folder: Path, before: str, after: str) -> None:
     """Change one line of a run's configuration."""
     text = (folder / "config.toml").read_text()
     assert text.count(f"{before}\n") == 1
     (folder / "config.toml").write_text(text.replace(f"{before}\n", f"{after}\n"))
-
-
-def age(folder: Path) -> None:
-    """Turn the newest checkpoint into one of a linnet that did not save the settings yet."""
-    checkpoint = read_checkpoint(folder / f"checkpoints/step-{checkpoint_steps(folder / 'checkpoints')[-1]}")
-    state = {key: value for key, value in checkpoint.state.items() if key not in ("settings", "device")}
-    save_checkpoint(folder / "checkpoints", checkpoint.step, checkpoint.model, checkpoint.optimizer, state)
 
 
 def test_the_files_of_a_run(config, tmp_path):
@@ -88,15 +69,6 @@ def test_the_configuration_of_a_run_gives_the_run_again(config, tmp_path, last):
     start_run(again, tmp_path / "b", QUIET)
     assert last(tmp_path / "a") == last(tmp_path / "b")
     assert (tmp_path / "a/config.toml").read_bytes() == (tmp_path / "b/config.toml").read_bytes()
-
-
-def test_a_relative_path_leads_there_from_anywhere(config, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(config().data.path, "my.txt")
-    data = config().data.model_copy(update={"path": "my.txt"})
-    start_run(config(steps=2, save_every=1).model_copy(update={"data": data}), "run", QUIET)
-    monkeypatch.chdir("/")
-    assert resume_run(tmp_path / "run", QUIET).step == 2
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -140,17 +112,6 @@ def test_a_finished_run_is_evaluated_with_one_preparation(config, tmp_path, monk
     assert [run.evaluate("test", "best"), run.evaluate("valid")["split"], len(prepared)] == [first, "valid", 1]
 
 
-def test_a_dry_run_writes_nothing(config, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    data = config().data.model_copy(update={"cache": str(tmp_path / "cache")})
-    plan = dry_run(config().model_copy(update={"data": data}), QUIET)
-    assert list(tmp_path.iterdir()) == []
-    assert plan["tokens"] == 6 * 2 * 2 * 24
-    assert plan["config"]["model"]["vocab_size"] == 261
-    model = start_run(config(steps=2), tmp_path / "run", QUIET)
-    assert plan["parameters"] == model.parameters
-
-
 def test_a_finished_run_stays_as_it_is(config, tmp_path):
     outcome = start_run(config(), tmp_path / "run", QUIET)
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock"]
@@ -169,28 +130,6 @@ def test_a_finished_run_needs_neither_its_data_nor_a_folder_to_write_to(own_text
 
     monkeypatch.setattr(RunLock, "__enter__", locked)  # as in a folder that may only be read
     assert resume_run(tmp_path / "run", QUIET).step == 6
-
-
-def test_a_folder_with_something_in_it_is_refused(config, tmp_path):
-    start_run(config(steps=2), tmp_path / "run", QUIET)
-    with pytest.raises(InputError, match=r"not empty: `linnet resume"):
-        start_run(config(), tmp_path / "run", QUIET)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/a").touch()
-    with pytest.raises(InputError, match="not empty: name another"):
-        start_run(config(), tmp_path / "other", QUIET)
-    with pytest.raises(InputError, match="is a file"):
-        start_run(config(), tmp_path / "other/a", QUIET)
-    with pytest.raises(LinnetError, match="cannot write"):
-        start_run(config(), tmp_path / "other/a/b", QUIET)
-
-
-@pytest.mark.parametrize("use", [resume_run, lambda folder, screen: evaluate_run(folder, "test", screen)])
-def test_a_folder_that_is_not_a_run_is_refused(use, tmp_path):
-    with pytest.raises(InputError, match="is not a run"):
-        use(tmp_path, QUIET)
-    with pytest.raises(InputError, match="does not exist"):
-        use(tmp_path / "nothing", QUIET)
 
 
 def test_a_second_process_is_refused(config, tmp_path):
@@ -229,128 +168,6 @@ def test_without_an_intact_checkpoint_nothing_is_overwritten(config, tmp_path):
     with pytest.raises(LinnetError, match="no checkpoint is intact"):
         resume_run(tmp_path / "run", Listening())
     assert (tmp_path / "run/checkpoints/step-2/model.safetensors").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        (("ffn_width = 24", "ffn_width = 25"), "ffn_width"),
-        (('kind = "softmax"', 'kind = "rela"'), "options"),  # T1 has the shapes of T2
-    ],
-)
-def test_a_checkpoint_of_another_model_is_refused(config, tmp_path, change, name):
-    start_run(config(steps=2), tmp_path / "run", QUIET)
-    edit(tmp_path / "run", *change)
-    metrics = (tmp_path / "run/metrics.jsonl").read_bytes()
-    line = rf"run: its checkpoints belong to another model \(model\.{name} in config\.toml differs\)$"
-    for use in (resume_run, lambda folder, screen: evaluate_run(folder, "test", screen)):
-        with pytest.raises(InputError, match=line):
-            use(tmp_path / "run", QUIET)
-    edit(tmp_path / "run", "steps = 2", "steps = 4")  # not finished, then
-    with pytest.raises(InputError, match=line):
-        resume_run(tmp_path / "run", QUIET)
-    assert (tmp_path / "run/metrics.jsonl").read_bytes() == metrics
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "line"),
-    [
-        ("lr = 0.01", "lr = 0.02", r"train\.lr is 0\.02, but the run was started with 0\.01: put it back"),
-        ("seed = 0", "seed = 1", r"seed is 1, but the run was started with 0"),
-        ("context = 24", "context = 32", r"data\.context is 32, but the run was started with 24"),
-        ("eval_batches = 2", "eval_batches = 3", r"train\.eval_batches is 3"),
-    ],
-)
-def test_settings_that_decide_the_numbers_cannot_change(config, tmp_path, before, after, line):
-    start_run(config(steps=2), tmp_path / "run", QUIET)
-    edit(tmp_path / "run", before, after)
-    for use in (resume_run, lambda folder, screen: evaluate_run(folder, "test", screen)):
-        with pytest.raises(InputError, match=line):
-            use(tmp_path / "run", QUIET)
-    edit(tmp_path / "run", "steps = 2", "steps = 4")
-    with pytest.raises(InputError, match=line):
-        resume_run(tmp_path / "run", QUIET)
-
-
-def test_how_often_to_save_and_tell_and_the_place_of_the_text_may_change(own_text, tmp_path):
-    start_run(own_text(steps=2), tmp_path / "run", QUIET)
-    (tmp_path / "my.txt").rename(tmp_path / "yours.txt")
-    for before, after in (("steps = 2", "steps = 4"), ("save_every = 2", "save_every = 1")):
-        edit(tmp_path / "run", before, after)
-    for before, after in (("log_every = 4", "log_every = 1"), ("eval_every = 3", "eval_every = 2")):
-        edit(tmp_path / "run", before, after)
-    edit(tmp_path / "run", f'path = "{tmp_path}/my.txt"', f'path = "{tmp_path}/yours.txt"')
-    screen = Listening()
-    assert resume_run(tmp_path / "run", screen).step == 4
-    assert screen.warnings == []
-
-
-def test_a_checkpoint_without_settings_is_one_line(config, tmp_path):
-    start_run(config(steps=2), tmp_path / "run", QUIET)
-    new = evaluate_run(tmp_path / "run", "test", QUIET)
-    age(tmp_path / "run")
-    screen = Listening()
-    assert resume_run(tmp_path / "run", screen).step == 2
-    assert evaluate_run(tmp_path / "run", "test", screen) == new
-    assert len(screen.warnings) == 2
-    assert all("step-2 was written by an earlier linnet" in text for text in screen.warnings)
-    edit(tmp_path / "run", "steps = 2", "steps = 4")
-    with pytest.raises(LinnetError, match=r"run: its checkpoint was written by an earlier linnet .* cannot be resumed"):
-        resume_run(tmp_path / "run", QUIET)
-
-
-@pytest.mark.parametrize("old", [False, True])
-def test_changed_data_are_refused(own_text, tmp_path, old):
-    start_run(own_text(steps=2), tmp_path / "run", QUIET)
-    if old:
-        age(tmp_path / "run")
-    text = tmp_path / "my.txt"
-    text.write_text("x" + text.read_text())
-    with pytest.raises(LinnetError, match=r"the data of the run have changed \(train\)"):
-        evaluate_run(tmp_path / "run", "test", Listening())
-    edit(tmp_path / "run", "steps = 2", "steps = 4")
-    with pytest.raises(LinnetError, match="be resumed" if old else r"the data of the run have changed \(train\)"):
-        resume_run(tmp_path / "run", QUIET)
-
-
-def test_a_changed_tokenizer_is_refused(config, tmp_path):
-    words = config(steps=2).data.model_copy(update={"tokenizer": "word"})
-    start_run(config(steps=2).model_copy(update={"data": words}), tmp_path / "run", QUIET)
-    file = tmp_path / "run/tokenizer.json"
-    content = json.loads(file.read_text())
-    ids = content["model"]["vocab"]
-    one, other = sorted(ids, key=ids.__getitem__)[4:6]
-    ids[one], ids[other] = ids[other], ids[one]
-    file.write_text(json.dumps(content))
-    with pytest.raises(LinnetError, match=r"tokenizer.json is not the tokenizer of this model"):
-        evaluate_run(tmp_path / "run", "test", QUIET)
-
-
-def test_the_default_places_of_data_are_kept(config, tmp_path, monkeypatch):
-    """A run on LINNET_DATA resumes without it, and also if it names another corpus."""
-    for name, text in (("train", "a b c d\n" * 90), ("valid", "b c\n" * 30), ("test", "c d\n" * 30)):
-        for root in ("one", "other"):
-            folder = tmp_path / root / "wikitext-2"
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"wiki.{name}.tokens").write_text(text if root == "one" else text.upper())
-    data = config().data.model_copy(update={"corpus": "wikitext", "path": None})
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LINNET_DATA", "one")
-    start_run(config(steps=2).model_copy(update={"data": data}), tmp_path / "run", QUIET)
-    assert load_recipe_config(tmp_path / "run/config.toml").data.path == f"{tmp_path}/one/wikitext-2"
-    edit(tmp_path / "run", "steps = 2", "steps = 3")
-    monkeypatch.setenv("LINNET_DATA", f"{tmp_path}/other")
-    assert resume_run(tmp_path / "run", QUIET).step == 3
-    monkeypatch.delenv("LINNET_DATA")
-    edit(tmp_path / "run", "steps = 3", "steps = 4")
-    assert resume_run(tmp_path / "run", QUIET).step == 4
-
-
-def test_the_default_place_of_the_gpt2_tokenizer_is_kept(config, monkeypatch):
-    monkeypatch.setenv("LINNET_DATA", "/somewhere")
-    data = config().data.model_copy(update={"tokenizer": "gpt2"})
-    assert _absolute(config().model_copy(update={"data": data})).data.tokenizer_path == "/somewhere/gpt2-bpe"
-    assert _absolute(config()).data.tokenizer_path is None
 
 
 @pytest.mark.parametrize("loss", ["-1.0", '"x"', "null", "[1]"])
