@@ -3,6 +3,10 @@
 The procedure of TransNormer's appendix: start at the token itself, add its left neighbor, its right one, the next left
 one and so on, within the sequence; record the size at which the mass first reaches each of 100 thresholds. In a
 picture the neighborhood grows by the distance between patches, and the order of equally distant ones is fixed.
+
+The appendix's listing differs from its words. Its two bounds name the next keys, not the last ones: so the left side
+stops before key 0, whose mass is never counted, and the size between the bounds is two too large. `printed=True`
+follows the listing, to compare with curves that were made by it.
 """
 
 from typing import ClassVar
@@ -17,12 +21,14 @@ THRESHOLDS = torch.linspace(0, 1, 100, dtype=torch.float64)
 SLACK = 1e-6  # mass that rounding may lose
 
 
-def local_score(weights: Tensor) -> Tensor:
+def local_score(weights: Tensor, printed: bool = False) -> Tensor:
     """(..., 100): the share of the sequence that holds 0, 1/99, ..., 1 of a row's mass around its token.
 
     The mean over the rows of weights (..., N, N). A low curve means local attention, the diagonal diluted attention.
+    `printed` follows the listing of TransNormer's appendix, which skips key 0 and counts two keys too many.
     """
-    return local_score_curve(instrument_view_of_weights(weights)).reshape(*weights.shape[:-2], len(THRESHOLDS))
+    curve = printed_local_score_curve if printed else local_score_curve
+    return curve(instrument_view_of_weights(weights)).reshape(*weights.shape[:-2], len(THRESHOLDS))
 
 
 def local_share(weights: Tensor) -> Tensor:
@@ -52,6 +58,33 @@ def local_score_curve(view: View) -> Tensor:
         total += torch.where(there, size, 0).sum(dim=2)
         count += there.sum(dim=2)
     return total / count / N
+
+
+def printed_local_score_curve(view: View) -> Tensor:
+    """(B,H,100), the mean over rows, by the listing of the appendix."""
+    B, H, N = view.shape
+    total, count = torch.zeros(B, H, len(THRESHOLDS), dtype=torch.float64), torch.zeros(B, H, 1, dtype=torch.float64)
+    for start, A in view.stochastic():
+        left, right = _printed_bounds(start, start + A.shape[2], N)  # (R,2N)
+        before = torch.nn.functional.pad(A.cumsum(dim=3), (1, 0))  # (B,H,R,N+1): the mass before each key
+        upper, lower = (side.expand(*A.shape[:2], -1, -1) for side in (right, left + 1))
+        mass = (before.gather(3, upper) - before.gather(3, lower)).cummax(dim=3).values
+        asked = (THRESHOLDS - SLACK).expand(*A.shape[:3], -1).contiguous()
+        turn = torch.searchsorted(mass, asked).clamp(max=left.shape[1] - 1)  # one never reached ends with N keys
+        size = (right - left + 1).clamp(max=N).expand(*A.shape[:2], -1, -1).gather(3, turn)
+        size = torch.where(turn == 0, 1, size)  # before the first turn the listing counts the token itself
+        size[..., 0] = 0  # M61
+        there = ~A[..., :1].isnan()
+        total += torch.where(there, size, 0).sum(dim=2)
+        count += there.sum(dim=2)
+    return total / count / N
+
+
+def _printed_bounds(start: int, stop: int, N: int) -> tuple[Tensor, Tensor]:
+    """(stop-start, 2N) each: the next key on the left and on the right of query t after so many turns, left first."""
+    t, turns = torch.arange(start, stop)[:, None], torch.arange(2 * N)
+    left = torch.maximum(t - 1 - (turns + 1) // 2, torch.clamp(t - 1, max=0))  # stops at key 0, which is never taken
+    return left, torch.clamp(t + 1 + turns // 2, max=N)
 
 
 def local_share_curve(view: View) -> Tensor:

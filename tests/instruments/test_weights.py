@@ -127,6 +127,42 @@ def test_the_local_score_of_fixtures():
     assert local_area(local_score(FLAT)).item() == pytest.approx(0.5, abs=0.01)
 
 
+def printed_listing(weights: Tensor) -> Tensor:
+    """The appendix's listing, step by step: l and r are the next keys, and the size is r - l + 1."""
+    n, thresholds = len(weights), torch.linspace(0, 1, 100, dtype=WIDE)
+    sizes = torch.zeros(100, dtype=WIDE)
+    for t, row in enumerate(weights):
+        mass, size, left, right, turn, i = row[t].item(), 1, t - 1, t + 1, 0, 1
+        while i < 100 and size < n:
+            if mass >= thresholds[i] - 1e-6:
+                sizes[i] += size
+                i += 1
+                continue
+            if turn % 2 and right < n:
+                mass, right = mass + row[right].item(), right + 1
+            if not turn % 2 and left > 0:
+                mass, left = mass + row[left].item(), left - 1
+            turn += 1
+            size = min(right - left + 1, n)
+        sizes[i:] += n
+    return sizes / n / n
+
+
+@pytest.mark.parametrize("weights", [random(2.0, 37), random(0.5, 8), CAUSAL, SELF, TURN], ids=range(5))
+def test_the_printed_local_score_follows_the_listing(weights):
+    assert torch.allclose(local_score(weights, printed=True), printed_listing(weights))
+
+
+def test_the_printed_local_score_skips_key_0_and_counts_two_keys_too_many():
+    first = torch.zeros(N, N, dtype=WIDE)
+    first[:, 0] = 1  # all mass is on key 0, which the listing never reaches
+    assert local_score(first, printed=True)[1:-1].mean() > 0.98
+    assert local_score(first)[1:-1].mean() < 0.8
+    near = SELF.roll(-1, dims=0)  # token t reads t + 1, the first key on its right
+    exact, printed = (local_score(near, printed=flag)[50] * N for flag in (False, True))
+    assert printed.item() == pytest.approx(exact.item() + 2, abs=0.1)  # but for the rows at the borders
+
+
 def test_the_share_of_a_neighborhood_is_that_of_its_nearest_tokens():
     """Row by row, by the procedure of the other curve: with n tokens taken, how much mass they hold."""
     weights = random(2.0, 37)
