@@ -9,8 +9,8 @@ from linnet.figures.spread import spread_text
 from linnet.figures.table import Table
 from linnet.models.presets import GATED
 from linnet.studies.base import TRANSNORMER
-from linnet.studies.claims import Claim, Comparison, claims_of_rows
-from linnet.studies.perplexity import Perplexity
+from linnet.studies.claims import Claim, Comparison, claims_of_records
+from linnet.studies.perplexity import Perplexity, perplexity_of_test
 from linnet.studies.records import Record, record_versions, records_by_row
 from linnet.studies.systems import SYSTEMS
 from linnet.studies.trained import Row, Scale
@@ -88,8 +88,7 @@ class Ablation(Perplexity):
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
         """The order of the paper's rows."""
-        found = {name: [run["test"]["perplexity"] for run in runs] for name, runs in records_by_row(records).items()}
-        return claims_of_rows(self.comparisons, found)
+        return claims_of_records(self.comparisons, records, perplexity_of_test)
 
 
 def ablation_budget(records: Sequence[Record]) -> str:

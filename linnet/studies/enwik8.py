@@ -9,7 +9,7 @@ from linnet.figures.spread import spread_text
 from linnet.figures.table import Table
 from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
-from linnet.studies.claims import Claim, Comparison, claims_of_rows
+from linnet.studies.claims import Claim, Comparison, claims_of_records
 from linnet.studies.perplexity import Perplexity
 from linnet.studies.records import Record, record_versions, records_by_row
 from linnet.studies.systems import LRPE, system, t2_frame_of_systems
@@ -66,8 +66,7 @@ class Enwik8(Perplexity):
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
         """The order of the paper's rows."""
-        found = {name: [_bits(run, "test") for run in runs] for name, runs in records_by_row(records).items()}
-        return claims_of_rows(COMPARISONS, found, digits=3)
+        return claims_of_records(COMPARISONS, records, lambda run: _bits(run, "test"), digits=3)
 
 
 def _bits(run: Record, split: str) -> float:

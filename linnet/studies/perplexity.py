@@ -14,6 +14,11 @@ from linnet.studies.trained import Trained
 COLUMNS = ("system", "parameters", "seeds", "valid perplexity", "test perplexity", "test perplexity per word")
 
 
+def perplexity_of_test(run: Record) -> float:
+    """The test perplexity of a record, per token."""
+    return float(run["test"]["perplexity"])
+
+
 class Perplexity(Trained):
     """Runs with one budget, the best test loss first."""
 

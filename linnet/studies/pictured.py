@@ -11,10 +11,10 @@ from linnet.figures.table import Table
 from linnet.instruments.analyze import analysis_by_head, analyze_views
 from linnet.instruments.attention_map import pooled_attention_map
 from linnet.instruments.base import instrument_views_of_model
-from linnet.studies.claims import Claim, Comparison, claims_of_rows
+from linnet.studies.claims import Claim, Comparison, claims_of_records
 from linnet.studies.records import Record, record_versions, records_by_row
 from linnet.studies.trained import Row, Trained
-from linnet.studies.watched import watched_head_readings, watched_mean_text
+from linnet.studies.watched import watched_local_area, watched_mean_text
 from linnet.train.run import Run
 from linnet.train.watch import watch_blocks
 
@@ -137,11 +137,7 @@ class Pictured(Trained):
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
         """The papers' claims about text, tested on pictures."""
-        found = {
-            name: [statistics.fmean(watched_head_readings(run, "local_score", "area")) for run in runs]
-            for name, runs in records_by_row(records).items()
-        }
-        return claims_of_rows(MORE_LOCAL, found, digits=3)
+        return claims_of_records(MORE_LOCAL, records, watched_local_area, digits=3)
 
 
 def _by_accuracy(records: Sequence[Record]) -> dict[str, list[Record]]:

@@ -13,11 +13,11 @@ from linnet.figures.table import Table
 from linnet.instruments.local_score import local_area, local_score
 from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
-from linnet.studies.claims import Claim, Comparison, claims_of_rows
+from linnet.studies.claims import Claim, Comparison, claims_of_records
 from linnet.studies.records import Record, records_by_row
 from linnet.studies.systems import NORM_CONFOUND, system
 from linnet.studies.trained import Row
-from linnet.studies.watched import Watched, watched_budget, watched_head_readings, watched_mean_text
+from linnet.studies.watched import Watched, watched_budget, watched_local_area, watched_mean_text
 
 COLUMNS = ("system", "local area", "first half of the layers", "second half", "entropy, share of the largest")
 CLAIMS = (
@@ -77,11 +77,7 @@ class Figure2(Watched):
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
         """That 1+elu dilutes attention, and what brings the locality back."""
-        found = {
-            name: [statistics.fmean(watched_head_readings(run, "local_score", "area")) for run in runs]
-            for name, runs in records_by_row(records).items()
-        }
-        return claims_of_rows(self.comparisons, found, digits=3)
+        return claims_of_records(self.comparisons, records, watched_local_area, digits=3)
 
 
 def _uniform_area(analysis: Record) -> float:

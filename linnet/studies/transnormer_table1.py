@@ -16,6 +16,7 @@ class Table1(Ablation):
 
     title = "Scaling of linear attention: the rows of TransNormer's Table 1"
     item = "Table 1"
+    core_hours = 0.33
     rows = (
         *ablation_rows(ELU, "1+elu", seeds=3),
         *ablation_rows(BARE, "1+elu", sets=(UNDIVIDED,), seeds=3),

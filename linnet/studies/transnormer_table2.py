@@ -10,7 +10,7 @@ from linnet.figures.table import Table
 from linnet.instruments.gradient_deviation import gradient_deviation_of_records
 from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
-from linnet.studies.claims import Claim, Comparison, claims_of_rows
+from linnet.studies.claims import Claim, Comparison, claims_of_records
 from linnet.studies.records import Record, records_by_row
 from linnet.studies.systems import NORM_CONFOUND, system
 from linnet.studies.trained import Row
@@ -63,11 +63,12 @@ class Table2(Watched):
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
         """The order of the paper's rows."""
-        found = {
-            name: [run["analysis"]["gradients"]["deviation"][0] for run in runs]
-            for name, runs in records_by_row(records).items()
-        }
-        return claims_of_rows(self.comparisons, found, digits=3)
+        return claims_of_records(self.comparisons, records, _deviation, digits=3)
+
+
+def _deviation(run: Record) -> float:
+    """The deviation over all updates, of all parameters together."""
+    return float(run["analysis"]["gradients"]["deviation"][0])
 
 
 def table2_after_warmup(run: Record) -> float:

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from linnet.registry import STUDY
 from linnet.studies.ablation import SCALES, SCORED, SHARED, ablation_rows, norm_ablation_rows
-from linnet.studies.claims import Claim, Comparison, claims_of_rows
-from linnet.studies.records import Record, records_by_row
+from linnet.studies.claims import Claim, Comparison, claims_of_records
+from linnet.studies.records import Record
 from linnet.studies.transnormer_table2 import Table2, table2_after_warmup
 
 ELU, VANILLA, NORM = "1+elu", "vanilla", "NormAttention"
@@ -36,6 +36,5 @@ class Table2Bidirectional(Table2):
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
         """Each claim over all updates, then over those after the warm-up."""
-        late = {name: [table2_after_warmup(run) for run in runs] for name, runs in records_by_row(records).items()}
         again = [claim._replace(statement=f"{claim.statement}, after the warm-up") for claim in COMPARISONS]
-        return [*super().claims(records), *claims_of_rows(again, late, digits=3)]
+        return [*super().claims(records), *claims_of_records(again, records, table2_after_warmup, digits=3)]

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
-from linnet.studies.claims import Claim, Comparison, claims_of_rows
-from linnet.studies.perplexity import Perplexity
-from linnet.studies.records import Record, records_by_row
+from linnet.studies.claims import Claim, Comparison, claims_of_records
+from linnet.studies.perplexity import Perplexity, perplexity_of_test
+from linnet.studies.records import Record
 from linnet.studies.systems import LRPE, SHORT, system, t2_frame_of_systems
 from linnet.studies.trained import Row, Scale
 
@@ -44,5 +44,4 @@ class Table4(Perplexity):
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
         """The order of the paper's rows, and how much of it the attention explains."""
-        found = {name: [run["test"]["perplexity"] for run in runs] for name, runs in records_by_row(records).items()}
-        return claims_of_rows(CLAIMS, found)
+        return claims_of_records(CLAIMS, records, perplexity_of_test)

@@ -56,6 +56,11 @@ class Watched(Trained):
         return records[0]["analysis"]["length"], "absolute values, mean over heads"
 
 
+def watched_local_area(run: Record) -> float:
+    """The mean area of the local scores of a record over layers and heads."""
+    return statistics.fmean(watched_head_readings(run, "local_score", "area"))
+
+
 def masked_watched_row(row: Row) -> Row:
     """The same system as a masked model, which has a spectral gap; everything else is as in the causal ones."""
     sets = (*row.sets, "model.causal=false", "model.output=masked_lm", "model.init=xavier")

@@ -73,10 +73,10 @@ def test_rows_differ_in_what_they_name():
 def test_a_table_shows_differences_with_their_error_and_what_is_not_run():
     study = STUDY["transnormer-table9"]()
     records = [record("T2", seed, 50 + seed) for seed in range(3)]
-    records += [record("T2, norm first", seed, 60 + seed) for seed in range(3)]
+    records += [record("T2, norm first", seed, 60 + 2 * seed) for seed in range(3)]
     text = study.to_markdown(records)
-    assert "| T2, norm first | 1,234 | 3 | 0.003 | 61.00 (60.00 to 62.00) | 61.00 (60.00 to 62.00) | 36 |" in text
+    assert "| T2, norm first | 1,234 | 3 | 0.003 | 62.00 (60.00 to 64.00) | 62.00 (60.00 to 64.00) | 36 |" in text
     assert "| T1 | not run | - |" in text
     assert "| T2 is better with DiagAttention first | holds |" in text
-    assert "difference 10.00 ± 0.82 (standard error)" in text
+    assert "difference 11.00 ± 0.58 (standard error), 95 % interval 8.52 to 13.48" in text
     assert "Planned and not run, about 0.1 core-hours more: `T1-seed0`, `T1-norm-first-seed0`" in text
