@@ -8,11 +8,14 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from linnet.errors import InputError
+
+if TYPE_CHECKING:
+    from linnet.studies.base import Report
 
 Json = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
 
@@ -43,8 +46,20 @@ def print_cli_table(columns: Sequence[str], rows: Iterable[Sequence[str | float]
     Console(width=None if sys.stdout.isatty() else 1000).print(table)
 
 
-def check_cli_folder(option: str, folder: Path) -> None:
-    """Raise if this folder cannot be created; call it before the work that fills the folder."""
+def print_cli_report(report: "Report", json: bool) -> None:
+    """Print the report of a study; if a signal stopped it, exit with the code of that signal."""
+    if json:
+        print_cli_json(report.data)
+    else:
+        print(report.text)
+    if report.signal:
+        raise typer.Exit(128 + report.signal)
+
+
+def check_cli_folder(option: str, folder: Path | None) -> None:
+    """Raise if this folder, if one is given, cannot be created; call it before the work that fills the folder."""
+    if folder is None:
+        return
     place = next(part for part in (folder, *folder.absolute().parents) if part.exists())
     if not place.is_dir():
         raise InputError(f"{option} is {folder}: {place} is a file, and the results need a folder")

@@ -5,37 +5,27 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli import Json, check_cli_folder, print_cli_json, print_cli_table
+from linnet.cli import Json, check_cli_folder, print_cli_json, print_cli_report, print_cli_table
 from linnet.registry import STUDY
 
 Name = Annotated[str, typer.Argument(help="A study, such as transnormer-table4.", metavar="NAME")]
-Scale = Annotated[str, typer.Option("--scale", help="cpu: for two cores; paper: the paper's own size, for GPUs.")]
+Scale = Annotated[str, typer.Option(help="cpu: for two cores; paper: the paper's own size, for GPUs.")]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="Folder for the runs; default runs/NAME-SCALE, or one that studies share.")
+    Path | None, typer.Option(help="Folder for the runs; default runs/NAME-SCALE, or one that studies share.")
 ]
-Results = Annotated[Path | None, typer.Option("--results", help="Folder for the records; default OUT/results.")]
-Only = Annotated[
-    list[str] | None,
-    typer.Option("--only", help="Only runs whose names start with this, such as listops-T2; repeatable."),
-]
+Results = Annotated[Path | None, typer.Option(help="Folder for the records; default OUT/results.")]
+Only = Annotated[list[str] | None, typer.Option(help="Only runs whose names start with this; repeatable.")]
 Seeds = Annotated[
-    int | None, typer.Option("--seeds", min=1, help="Runs per system, with seeds 0, 1, ...; default set by the study.")
+    int | None, typer.Option(min=1, help="Runs per system, with seeds 0, 1, ...; default set by the study.")
 ]
 Render = Annotated[bool, typer.Option("--render", help="Only draw the table and figure from the records so far.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs, their sizes and estimated GPU hours.")]
 
 
 def reproduce_command(
-    name: Name,
-    scale: Scale = "cpu",
-    out: Out = None,
-    results: Results = None,
-    only: Only = None,
-    seeds: Seeds = None,
-    render: Render = False,
-    dry_run: DryRun = False,
-    json: Json = False,
-) -> None:
+    name: Name, scale: Scale = "cpu", out: Out = None, results: Results = None, only: Only = None, seeds: Seeds = None,
+    render: Render = False, dry_run: DryRun = False, json: Json = False,
+) -> None:  # fmt: skip
     """Do the runs behind a result of a paper, and draw its table.
 
     Each finished run leaves one JSON record with its configuration, seed, versions and curve. Recorded runs are not
@@ -60,24 +50,15 @@ def reproduce_command(
     from linnet.screen import Screen
     from linnet.studies.base import Planned, Request
 
-    study, chosen = STUDY[name](), tuple(only or ())
-    if dry_run:
-        plan = study.dry_run(scale, chosen, seeds)
-        if json:
-            print_cli_json([run._asdict() for run in plan])
-        else:
-            print_cli_table(Planned._fields, plan)
-        return
-    for option, folder in (("--out", out), ("--results", results)):
-        if folder is not None and study.keeps_records:
-            check_cli_folder(option, folder)
-    report = study.reproduce(Request(scale, out, results, chosen, seeds, render), Screen(quiet=json))
-    if json:
-        print_cli_json(report.data)
+    study, request = STUDY[name](), Request(scale, out, results, tuple(only or ()), seeds, render)
+    if not dry_run:
+        for option, folder in (("--out", out), ("--results", results)):
+            check_cli_folder(option, folder if study.keeps_records else None)
+        print_cli_report(study.reproduce(request, Screen(quiet=json)), json)
+    elif json:
+        print_cli_json([run._asdict() for run in study.dry_run(scale, request.only, seeds)])
     else:
-        print(report.text)
-    if report.signal:
-        raise typer.Exit(128 + report.signal)
+        print_cli_table(Planned._fields, study.dry_run(scale, request.only, seeds))
 
 
 reproduce_command.__doc__ = str(reproduce_command.__doc__).replace("STUDIES", "\n      ".join(STUDY.own_names()))

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli import Json, check_cli_folder, print_cli_json, print_cli_table
+from linnet.cli import Json, check_cli_folder, print_cli_json, print_cli_report, print_cli_table
+from linnet.cli.reproduce import Render
 from linnet.cli.train import Recipe, Sets
 
 Grid = Annotated[
@@ -14,7 +15,6 @@ Grid = Annotated[
 ]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Runs per combination, with seeds 0, 1, ...")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the runs; default runs/sweep-RECIPE.")]
-Render = Annotated[bool, typer.Option("--render", help="Only draw the table and figure from the records so far.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs and their sizes.")]
 
 
@@ -52,12 +52,5 @@ def sweep_command(
             columns = ("run", "parameters", "tokens", "steps")
             print_cli_table(columns, [[str(row[column]) for column in columns] for row in rows])
         return
-    if out is not None:
-        check_cli_folder("--out", out)
-    report = sweep.reproduce(Request(SCALE, out, render=render), Screen(quiet=json))
-    if json:
-        print_cli_json(report.data)
-    else:
-        print(report.text)
-    if report.signal:
-        raise typer.Exit(128 + report.signal)
+    check_cli_folder("--out", out)
+    print_cli_report(sweep.reproduce(Request(SCALE, out, render=render), Screen(quiet=json)), json)

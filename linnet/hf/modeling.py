@@ -275,10 +275,16 @@ def _own_cache(past: Cache | None) -> LinnetCache:
     )
 
 
-class LinnetForMaskedLM(_LanguageModel):
-    """A masked language model."""
+class _Labeled(LinnetPreTrainedModel):
+    """A model of whole inputs, without a cache: logits from hidden states, and their loss."""
 
-    _output = "masked_lm"
+    _answers: ClassVar[type[MaskedLMOutput | SequenceClassifierOutput]]
+
+    def _logits(self, h: Tensor, mask: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+    def _loss(self, logits: Tensor, labels: Tensor | None, num_items_in_batch: Any) -> Tensor | None:
+        raise NotImplementedError
 
     def forward(
         self,
@@ -291,37 +297,43 @@ class LinnetForMaskedLM(_LanguageModel):
         return_dict: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Logits (B,N,V) of ids (B,N); `labels` (B,N): -100 where no token is to be predicted."""
-        h, kept, _ = self._encoded(input_ids, attention_mask, inputs_embeds, output_hidden_states)
-        logits = self.model.logits(h)
+        """Logits of ids (B,N): (B,N,V) of a language model, (B, labels) of a classifier.
+
+        `labels` are (B,N), with -100 where no token is to be predicted; or those of a classifier, (B,).
+        """
+        h, kept, mask = self._encoded(input_ids, attention_mask, inputs_embeds, output_hidden_states)
+        logits = self._logits(h, mask)
         loss = self._loss(logits, labels, num_items_in_batch)
-        return self._answer(
-            MaskedLMOutput(loss=loss, logits=logits, hidden_states=kept), return_dict, output_attentions
-        )
+        answer = self._answers(loss=loss, logits=logits, hidden_states=kept)
+        return self._answer(answer, return_dict, output_attentions)
 
 
-class LinnetForSequenceClassification(LinnetPreTrainedModel):
+class LinnetForMaskedLM(_LanguageModel, _Labeled):
+    """A masked language model."""
+
+    _output = "masked_lm"
+    _answers = MaskedLMOutput
+
+    def _logits(self, h: Tensor, mask: Tensor | None) -> Tensor:
+        return self.model.logits(h)
+
+
+class LinnetForSequenceClassification(_Labeled):
     """A classifier of whole sequences, from the mean of their hidden states."""
 
     _output = "classifier"
+    _answers = SequenceClassifierOutput
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> Any:
-        """Logits (B, labels) of ids (B,N)."""
-        h, kept, mask = self._encoded(input_ids, attention_mask, inputs_embeds, output_hidden_states)
+    def _logits(self, h: Tensor, mask: Tensor | None) -> Tensor:
         length = None if self.config.mean_over == "length" else self.config.max_position_embeddings
-        logits = self.model.output(mean_output(h, mask, length), self.model.embedding.weight)  # (B, labels)
-        loss = None if labels is None else self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-        return self._answer(
-            SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=kept), return_dict, output_attentions
+        logits: Tensor = self.model.output(mean_output(h, mask, length), self.model.embedding.weight)  # (B, labels)
+        return logits
+
+    def _loss(self, logits: Tensor, labels: Tensor | None, num_items_in_batch: Any) -> Tensor | None:
+        if labels is None:
+            return None
+        return self.loss_function(
+            labels=labels, pooled_logits=logits, config=self.config, num_items_in_batch=num_items_in_batch
         )
 
 

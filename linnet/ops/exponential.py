@@ -14,21 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.errors import InputError
 from linnet.ops import reference
 from linnet.ops.backend import choose_kernel_backend
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.exponential_chunk import Maybe, exponential_chunk_, exponential_chunks, store_exponential_chunk
-from linnet.ops.masks import (
-    Layout,
-    check_qkv_for_masks,
-    check_state_and_mask,
-    clear_masked,
-    crosses_masks,
-    fold_masked_heads,
-    layout_of_masks,
-    unfold_masked_heads,
-)
+from linnet.ops.masks import Layout, attend_with_masks, check_mask_flags, check_state_and_mask, clear_masked
 from linnet.ops.precision import FLOOR, State, accumulator_precision, keep_precision
 from linnet.ops.rules import ExpRule
 
@@ -55,17 +45,14 @@ def exp_attention(
     With causal=False log_q may be (B, H', T, D), of another length and with more heads by a whole factor; o then is
     (B, H', T, E), and `key_mask` masks keys only.
     """
-    B, _, T = check_qkv_for_masks(log_q, log_k, v, cross=causal is False)
-    for name, flag in (("causal", causal), ("return_state", return_state)):
-        if not isinstance(flag, bool):
-            raise InputError(f"{name} is {flag!r}: it must be True or False")
-    H, N, D, E = *log_k.shape[1:], v.shape[3]
-    check_state_and_mask(state, [(B, H, D, E), (B, H, D), (B, H, D)], v.device)
-    crosses_masks(log_q, log_k, segments)
-    where = layout_of_masks(B, N, key_mask, segments, v.device)
-    o, after = attend_exponentially(fold_masked_heads(log_q, H), log_k, v, where, ExpRule(causal), state, backend)
-    o = unfold_masked_heads(o, T)
-    return (o, after) if return_state else o
+
+    def attend(q: Tensor, where: Layout) -> tuple[Tensor, State]:
+        (B, H, _, D), E = log_k.shape, v.shape[3]
+        check_state_and_mask(state, [(B, H, D, E), (B, H, D), (B, H, D)], v.device)
+        return attend_exponentially(q, log_k, v, where, ExpRule(causal), state, backend)
+
+    check_mask_flags(causal=causal, return_state=return_state)
+    return attend_with_masks(attend, log_q, log_k, v, causal, key_mask, segments, return_state)
 
 
 def attend_exponentially(

@@ -8,13 +8,15 @@ In cross-attention the queries are another sequence than the keys. Then the layo
 holds the layout of the queries, none of which is masked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from linnet.errors import InputError, UnsupportedError
+from linnet.ops.precision import State
 
 
 @dataclass(frozen=True)
@@ -207,3 +209,23 @@ def fold_masked_heads(q: Tensor, heads: int) -> Tensor:
 def unfold_masked_heads(o: Tensor, T: int) -> Tensor:
     """`fold_masked_heads` undone: o (B,H,T,E) again."""
     return o if o.shape[2] == T else o.unflatten(2, (-1, T)).flatten(1, 2)
+
+
+def check_mask_flags(**flags: object) -> None:
+    """Raise if an argument that says how to attend is not True or False."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InputError(f"{name} is {flag!r}: it must be True or False")
+
+
+def attend_with_masks(
+    attend: Callable[[Tensor, Layout], tuple[Tensor, State]], q: Tensor, k: Tensor, v: Tensor, causal: bool,
+    key_mask: Tensor | None, segments: Tensor | None, return_state: bool,
+) -> Any:  # fmt: skip
+    """The result of a public op: `attend` gets the queries with folded heads, and the layout of the masks."""
+    B, _, T = check_qkv_for_masks(q, k, v, cross=causal is False)
+    crosses_masks(q, k, segments)
+    where = layout_of_masks(B, v.shape[2], key_mask, segments, v.device)
+    o, after = attend(fold_masked_heads(q, v.shape[1]), where)
+    o = unfold_masked_heads(o, T)
+    return (o, after) if return_state else o

@@ -7,12 +7,10 @@ from torch import Tensor
 
 from linnet.ops.masks import (
     Layout,
+    attend_with_masks,
     check_qkv_for_masks,
-    crosses_masks,
-    fold_masked_heads,
     layout_of_masks,
     masked_clock,
-    unfold_masked_heads,
     visible_mask,
 )
 from linnet.ops.precision import EPS, FLOOR, State, accumulator_precision
@@ -45,13 +43,12 @@ def linear_attention(
     backend: str | None = None,
 ) -> Any:
     """o_t = sum_s A_ts v_s, divided by sum_s A_ts where `normalize`."""
-    B, _, T = check_qkv_for_masks(phi_q, phi_k, v, cross=causal is False)
-    crosses_masks(phi_q, phi_k, segments)
-    where = layout_of_masks(B, v.shape[2], key_mask, segments, v.device)
     rule = LinearRule(causal, normalize, log_decay=log_decay)
-    o, after = reference_linear(fold_masked_heads(phi_q, v.shape[1]), phi_k, v, where, rule, state)
-    o = unfold_masked_heads(o, T)
-    return (o, after) if return_state else o
+
+    def attend(q: Tensor, where: Layout) -> tuple[Tensor, State]:
+        return reference_linear(q, phi_k, v, where, rule, state)
+
+    return attend_with_masks(attend, phi_q, phi_k, v, causal, key_mask, segments, return_state)
 
 
 def reference_linear(
@@ -177,12 +174,11 @@ def exp_attention(
 
     A state (S, z, m) stands for past keys: S_c = sum_s e^(k_sc - m_c) v_s, z_c the same without v, m_c the largest key.
     """
-    B, _, T = check_qkv_for_masks(log_q, log_k, v, cross=causal is False)
-    crosses_masks(log_q, log_k, segments)
-    where = layout_of_masks(B, v.shape[2], key_mask, segments, v.device)
-    o, after = reference_exp(fold_masked_heads(log_q, v.shape[1]), log_k, v, where, ExpRule(causal), state)
-    o = unfold_masked_heads(o, T)
-    return (o, after) if return_state else o
+
+    def attend(q: Tensor, where: Layout) -> tuple[Tensor, State]:
+        return reference_exp(q, log_k, v, where, ExpRule(causal), state)
+
+    return attend_with_masks(attend, log_q, log_k, v, causal, key_mask, segments, return_state)
 
 
 def reference_exp(

@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from linnet.errors import LinnetError
-from linnet.storage.checkpoint import (
-    FILES,
-    MANIFEST,
+from linnet.storage import (
     CheckpointError,
     checkpoint_steps,
     checkpoints_to_keep,
+    clean_temporary_files,
     newest_checkpoint,
+    pack_tensors,
     prune_checkpoints,
     read_checkpoint,
     save_checkpoint,
+    unpack_tensors,
 )
-from linnet.storage.files import clean_temporary_files
-from linnet.storage.tensors import pack_tensors, unpack_tensors
+from linnet.storage.checkpoint import FILES, MANIFEST
 from tests.storage.faults import contents, in_child, no_warning, one_line, places, save, temporaries, value
 
 

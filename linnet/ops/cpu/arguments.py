@@ -71,6 +71,7 @@ def kernel_argument_shares(q: Tensor, work: int) -> tuple[int, int, int]:
     return min(threads, B * H * spans), group, spans
 
 
-def call_kernel_with_arguments(name: str, *numbers: int) -> None:
-    """Call the kernel `name` with its problem, a struct of 64-bit numbers."""
+def call_kernel_with_arguments(name: str, *fields: int | Maybe) -> None:
+    """Call the kernel `name` with its problem, a struct of 64-bit numbers and of addresses of tensors without gaps."""
+    numbers = [x if isinstance(x, int) else kernel_argument_address(x) for x in fields]
     getattr(built_cpu_kernels().library, name)(struct.pack(f"{len(numbers)}q", *numbers))

@@ -15,7 +15,6 @@ from linnet.ops.cpu.arguments import (
     SMALL,
     call_kernel_with_arguments,
     check_kernel_arguments,
-    kernel_argument_address,
     kernel_argument_sizes,
     kernel_argument_view,
 )
@@ -41,9 +40,7 @@ def call_cpu_block(
     scale_bits, dropout_bits = struct.unpack("qq", struct.pack("dd", scale, dropout))
     shared = B, H, N, D, E, 0, threads, 1, 1
     own = block, int(rela), int(causal), scale_bits, int(join), dropout_bits, 0 if seed is None else int(seed)
-    call_kernel_with_arguments(
-        name, *shared, kernel_argument_address(real), kernel_argument_address(ids), *numbers, *(0,) * 10, *own
-    )
+    call_kernel_with_arguments(name, *shared, real, ids, *numbers, *(0,) * 10, *own)
 
 
 def check_cpu_block(

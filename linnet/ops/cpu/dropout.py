@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, call_kernel_with_arguments, check_kernel_arguments, kernel_argument_address
+from linnet.ops.cpu.arguments import SMALL, call_kernel_with_arguments, check_kernel_arguments
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.memory import Maybe
 
@@ -18,9 +18,7 @@ def _forward(x: Tensor, seed: Tensor, p: float) -> Tensor:
     y = torch.empty_like(x)
     threads = torch.get_num_threads() if x.numel() > SMALL else 1
     (bits,) = struct.unpack("q", struct.pack("d", p))
-    call_kernel_with_arguments(
-        "linnet_dropout", x.numel(), threads, kernel_argument_address(x), kernel_argument_address(y), bits, int(seed)
-    )
+    call_kernel_with_arguments("linnet_dropout", x.numel(), threads, x, y, bits, int(seed))
     return y
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from linnet.ops.cpu.arguments import (
     call_kernel_with_arguments,
     check_kernel_arguments,
-    kernel_argument_address,
     kernel_argument_shares,
     kernel_argument_sizes,
     kernel_argument_view,
@@ -37,10 +36,10 @@ def _call(name: str, q: Tensor, v: Tensor, real: Maybe, run: Maybe, *fields: May
     call_kernel_with_arguments(
         name,
         *numbers,
-        kernel_argument_address(real),
-        kernel_argument_address(run),
+        real,
+        run,
         *views,
-        *(kernel_argument_address(x) for x in fields[8:]),
+        *fields[8:],
         int(single),
     )
 
@@ -178,9 +177,9 @@ def _moments(x: Tensor, real: Maybe, whole: bool) -> tuple[Tensor, Tensor]:
         *x.shape,
         threads,
         whole,
-        kernel_argument_address(real),
+        real,
         *kernel_argument_view(x),
-        *(kernel_argument_address(y) for y in sums),
+        *sums,
     )
     return sums
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.ops.cpu.arguments import SMALL, call_kernel_with_arguments, check_kernel_arguments, kernel_argument_address
+from linnet.ops.cpu.arguments import SMALL, call_kernel_with_arguments, check_kernel_arguments
 from linnet.ops.custom_op import CustomOp
 from linnet.ops.memory import Maybe, memory_rows
 
@@ -19,12 +19,12 @@ def _call(name: str, x: Tensor, act: str, y: Maybe, g: Maybe, dx: Maybe) -> None
     call_kernel_with_arguments(
         name,
         *sizes,
-        kernel_argument_address(x),
+        x,
         x.stride(0),
-        kernel_argument_address(y),
-        kernel_argument_address(g),
+        y,
+        g,
         0 if g is None else g.stride(0),
-        kernel_argument_address(dx),
+        dx,
     )
 
 

@@ -63,10 +63,10 @@ def _call(
     call_kernel_with_arguments(
         name,
         *numbers,
-        kernel_argument_address(real),
-        kernel_argument_address(run),
+        real,
+        run,
         *views,
-        *(kernel_argument_address(x) for x in fields[8:]),
+        *fields[8:],
         where,
     )
     return None if dtheta is None else dtheta.sum(dim=0)

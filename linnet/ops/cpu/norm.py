@@ -10,7 +10,6 @@ from linnet.ops.cpu.arguments import (
     SMALL,
     call_kernel_with_arguments,
     check_kernel_arguments,
-    kernel_argument_address,
     kernel_argument_view,
 )
 from linnet.ops.custom_op import CustomOp
@@ -30,7 +29,7 @@ def _call(name: str, rms: Tensor, eps: float, *views: Maybe) -> None:
         E,
         threads,
         *(number for x in views for number in kernel_argument_view(x)),
-        kernel_argument_address(rms),
+        rms,
         bits,
     )
 

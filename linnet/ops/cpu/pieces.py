@@ -11,7 +11,6 @@ from linnet.ops.cpu.arguments import (
     SMALL,
     call_kernel_with_arguments,
     check_kernel_arguments,
-    kernel_argument_address,
     kernel_argument_sizes,
     kernel_argument_view,
 )
@@ -43,13 +42,13 @@ def _call(
         unit,
         most,
         widest,
-        kernel_argument_address(spans),
+        spans,
         by_row,
         by_head,
-        kernel_argument_address(band),
+        band,
         scale_bits,
     )
-    call_kernel_with_arguments(name, *shared, kernel_argument_address(real), 0, *numbers, *(0,) * 10, *own)
+    call_kernel_with_arguments(name, *shared, real, 0, *numbers, *(0,) * 10, *own)
 
 
 def _check_inputs(q: Tensor, k: Tensor, v: Tensor, real: Maybe, spans: Tensor, band: Maybe, g: Maybe = None) -> None:

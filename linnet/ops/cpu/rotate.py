@@ -9,7 +9,6 @@ from linnet.ops.cpu.arguments import (
     SMALL,
     call_kernel_with_arguments,
     check_kernel_arguments,
-    kernel_argument_address,
     kernel_argument_view,
 )
 from linnet.ops.custom_op import CustomOp
@@ -30,7 +29,7 @@ def _forward(x: Tensor, turn: Tensor, back: bool) -> Tensor:
         int(back),
         *kernel_argument_view(x),
         *kernel_argument_view(y),
-        kernel_argument_address(turn),
+        turn,
         by_row,
     )
     return y

@@ -9,7 +9,6 @@ from linnet.ops.cpu.arguments import (
     SMALL,
     call_kernel_with_arguments,
     check_kernel_arguments,
-    kernel_argument_address,
     kernel_argument_view,
 )
 from linnet.ops.custom_op import CustomOp
@@ -27,10 +26,10 @@ def _forward(q: Tensor, k: Tensor, real: Maybe, seed: Tensor, length: Tensor, bu
     threads = torch.get_num_threads() if q.numel() * 64 > SMALL else 1
     (scale_bits,) = struct.unpack("q", struct.pack("d", scale))
     places = (
-        kernel_argument_address(real),
-        kernel_argument_address(length),
-        kernel_argument_address(budget),
-        kernel_argument_address(M),
+        real,
+        length,
+        budget,
+        M,
         scale_bits,
     )
     call_kernel_with_arguments(
