@@ -46,7 +46,7 @@ def exp_attention(
     (B, H', T, E), and `key_mask` masks keys only.
     """
 
-    def attend(q: Tensor, where: Layout) -> tuple[Tensor, State]:
+    def attend(q: Tensor, where: Layout) -> "tuple[Tensor, State]":  # quoted: the compiler cannot subscript it
         (B, H, _, D), E = log_k.shape, v.shape[3]
         check_state_and_mask(state, [(B, H, D, E), (B, H, D), (B, H, D)], v.device)
         return attend_exponentially(q, log_k, v, where, ExpRule(causal), state, backend)

@@ -51,7 +51,7 @@ def linear_attention(
     check_mask_flags(causal=causal, normalize=normalize, return_state=return_state)
     rule = LinearRule(causal, normalize, log_decay=log_decay)
 
-    def attend(q: Tensor, where: Layout) -> tuple[Tensor, State]:
+    def attend(q: Tensor, where: Layout) -> "tuple[Tensor, State]":  # quoted: the compiler cannot subscript it
         _check_extras(phi_k, v, rule, segments, state, return_state)
         return attend_linearly(q, phi_k, v, where, rule, state, backend)
 

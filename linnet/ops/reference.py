@@ -45,7 +45,7 @@ def linear_attention(
     """o_t = sum_s A_ts v_s, divided by sum_s A_ts where `normalize`."""
     rule = LinearRule(causal, normalize, log_decay=log_decay)
 
-    def attend(q: Tensor, where: Layout) -> tuple[Tensor, State]:
+    def attend(q: Tensor, where: Layout) -> "tuple[Tensor, State]":  # quoted: the compiler cannot subscript it
         return reference_linear(q, phi_k, v, where, rule, state)
 
     return attend_with_masks(attend, phi_q, phi_k, v, causal, key_mask, segments, return_state)
@@ -175,7 +175,7 @@ def exp_attention(
     A state (S, z, m) stands for past keys: S_c = sum_s e^(k_sc - m_c) v_s, z_c the same without v, m_c the largest key.
     """
 
-    def attend(q: Tensor, where: Layout) -> tuple[Tensor, State]:
+    def attend(q: Tensor, where: Layout) -> "tuple[Tensor, State]":  # quoted: the compiler cannot subscript it
         return reference_exp(q, log_k, v, where, ExpRule(causal), state)
 
     return attend_with_masks(attend, log_q, log_k, v, causal, key_mask, segments, return_state)

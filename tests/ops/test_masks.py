@@ -1,7 +1,9 @@
 """Positions, runs and visibility, on rows small enough to write down."""
 
+import pytest
 import torch
 
+from linnet.ops import exp_attention, linear_attention, reference
 from linnet.ops.masks import layout_of_masks, masked_clock, visible_mask
 
 CPU = torch.device("cpu")
@@ -46,3 +48,20 @@ def test_visible() -> None:
     mask, ids = torch.tensor([[1, 0, 1, 1]]), torch.tensor([[0, 0, 0, 1]])
     see = visible_mask(layout_of_masks(1, 4, mask, ids, CPU), causal=True)
     assert see[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    "op",
+    [linear_attention, exp_attention, reference.linear_attention, reference.exp_attention],
+    ids=["linear", "exp", "reference-linear", "reference-exp"],
+)
+def test_a_public_op_compiles_to_one_graph(op) -> None:
+    torch._dynamo.reset()
+    q, k, v = torch.rand(3, 1, 2, 70, 8)
+
+    def attend(q, k, v):
+        return op(q, k, v, causal=True, return_state=True)
+
+    o, state = torch.compile(attend, fullgraph=True, backend="aot_eager")(q, k, v)
+    assert len(state) == len(attend(q, k, v)[1])
+    assert torch.allclose(o, attend(q, k, v)[0], atol=1e-6)
