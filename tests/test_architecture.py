@@ -34,7 +34,7 @@ ARROWS = {
     "tasks": MODELS | {"data"},
     "instruments": MODELS | {"figures"},
     "testing": MODELS | {"figures"},
-    "bench": MODELS | {"testing", "figures"},
+    "bench": MODELS | {"testing", "figures", "hf"},
     "train": MODELS | {"data", "tasks", "instruments"},
     "report": MODELS | {"instruments", "figures", "bench"},
     "studies": MODELS | {"data", "tasks", "instruments", "figures", "train", "report", "bench", "hf"},
@@ -139,8 +139,7 @@ def test_third_party_imports(path):
     foreign = {module.split(".")[0] for module in imports(path)} - {"linnet"} - sys.stdlib_module_names
     if part in LIGHT:
         assert foreign <= {"torch", "pydantic"} | ({"triton"} if path.parent == PACKAGE / "ops" / "triton" else set())
-    if name(path) != "linnet/bench/pairs.py":  # which times its mechanisms, like those of other libraries
-        assert part == "hf" or not {"transformers", "peft", "accelerate"} & foreign
+    assert part == "hf" or not {"transformers", "peft", "accelerate"} & foreign
 
 
 @each_file()

@@ -93,23 +93,16 @@ def _reformer(heads: int, head_dim: int) -> nn.Module:
 
 def _bigbird(heads: int, head_dim: int, length: int) -> nn.Module:
     """With its masks built once, and the output projection that linnet's mixer has."""
-    from transformers import BigBirdConfig
-    from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
+    from linnet.hf.peers import BigBirdPeer
 
-    width = heads * head_dim
-    config = BigBirdConfig(hidden_size=width, num_attention_heads=heads, block_size=CHUNK, num_random_blocks=3)
-    config.max_position_embeddings = length
-    layer, out = BigBirdBlockSparseAttention(config, seed=0), nn.Linear(width, width)
-    blocked, band, rows, columns = BigBirdModel.create_masks_for_block_sparse_attn(torch.ones(B, length), CHUNK)
-    return _Function(lambda x: out(layer(x, band, rows, columns, blocked, blocked)[0]), layer, out)
+    return BigBirdPeer(heads, head_dim, length, block=CHUNK, batch=B)
 
 
 def _informer(heads: int, head_dim: int) -> nn.Module:
     """It samples as many keys as there are, so its scores are all scores."""
-    from transformers.models.informer.modeling_informer import InformerProbSparseAttention
+    from linnet.hf.peers import InformerPeer
 
-    layer = InformerProbSparseAttention(heads * head_dim, heads, sampling_factor=16)
-    return _Function(lambda x: layer(x)[0], layer)
+    return InformerPeer(heads, head_dim, factor=16)
 
 
 def _long_short(heads: int, head_dim: int, causal: bool) -> nn.Module:
