@@ -76,7 +76,7 @@ def _files(places: Iterable[str]) -> Iterator[str]:
 ATTENTION = Registry(
     "attention",
     "linnet.attention",
-    machinery=("base", "features", "multihead", "projections", "relative", "replace", "rows"),
+    machinery=("base", "cut", "features", "multihead", "projections", "relative", "replace", "rows"),
 )
 INSTRUMENT = Registry("instrument", "linnet.instruments", machinery=("analyze", "base", "plots"))
 TASK = Registry(

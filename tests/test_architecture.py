@@ -33,6 +33,7 @@ ARROWS = {
     "data": BASE,
     "tasks": MODELS | {"data"},
     "instruments": MODELS | {"figures"},
+    "distributed": MODELS,
     "testing": MODELS | {"figures"},
     "bench": MODELS | {"testing", "figures", "hf"},
     "train": MODELS | {"data", "tasks", "instruments"},

@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +11,14 @@ import pytest
 from linnet.registry import ATTENTION
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-NAMES = ("classify_long_sequences", "own_mechanism", "stream_tokens", "swap_attention", "train_on_text")
+NAMES = (
+    "classify_long_sequences",
+    "own_mechanism",
+    "stream_tokens",
+    "swap_attention",
+    "train_long_sequence",
+    "train_on_text",
+)
 
 
 @pytest.fixture
@@ -27,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     return script
 
 
-def test_there_are_five_short_scripts() -> None:
+def test_there_are_six_short_scripts() -> None:
     assert tuple(path.stem for path in EXAMPLES) == NAMES
     assert all(len(path.read_text().splitlines()) <= 60 for path in EXAMPLES)
 
@@ -73,3 +81,15 @@ def test_a_classifier_trains_on_long_sequences(run) -> None:
 def test_a_classifier_beats_chance_on_held_out_files(run) -> None:
     out = run("classify_long_sequences", "60", "lln")
     assert float(re.search(r"accuracy (\S+)%", out)[1]) > 40
+
+
+def test_a_long_sequence_trains_alike_on_one_and_two_processes(run, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("to be or not to be, that is the question. " * 8)
+    arguments = [str(tmp_path / "text"), "256", "4"]
+    alone = [float(each) for each in re.findall(r"loss (\S+)", run("train_long_sequence", *arguments))]
+    script = Path(__file__).parent.parent / "examples" / "train_long_sequence.py"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run([*launch, *arguments], capture_output=True, text=True, check=True)
+    together = [float(each) for each in re.findall(r"loss (\S+)", done.stdout)]
+    assert len(alone) == 4 and alone[-1] < alone[0]
+    assert together == pytest.approx(alone, abs=1e-3)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from linnet.attention.cut import CutForm
 from linnet.attention.projections import (
     Device,
     Projections,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from linnet.ops.cpu.decode import Stepper
 
 
-class Core(nn.Module):
+class Core(CutForm):
     """One attention mechanism on q, k (B,H,N,D) and v (B,H,N,E)."""
 
     name: ClassVar[str] = "this attention"  # set by the registry
@@ -99,7 +100,7 @@ class Core(nn.Module):
         `cross`: q is another sequence than k and v, even if it has their length.
         """
         self._check(q, k, v, segments, cross=not self.causal)
-        where = layout_of_masks(q.shape[0], k.shape[2], key_mask, segments, q.device)
+        where = self.place_tokens(k, key_mask, segments)
         if crosses_masks(q, k, segments) or cross:
             self.check_cross()
             where = where.seen_by(q.shape[2])
@@ -107,6 +108,7 @@ class Core(nn.Module):
 
     def check_cross(self) -> None:
         """A one-line error if queries and keys must be the same tokens."""
+        self.check_whole("attend across")
         if not self.cross:
             raise UnsupportedError(f"{self.name} has no cross-attention: q, k and v must agree in length and heads")
         if self.relative != "none":
@@ -126,6 +128,7 @@ class Core(nn.Module):
         self, q: Tensor, k: Tensor, key_mask: Maybe = None, segments: Maybe = None, normalize: bool = False
     ) -> Tensor:
         """Dense A (B,H,N,N), for which A @ v is the output before any norm; `normalize`: rows divided by their sum."""
+        self.check_whole("show its weights")
         where = self.layout(q, k, k, key_mask, segments)
         A = self.dense(q, share_heads_in_attention(k, q), where, self.causal)
         if not normalize:
@@ -192,13 +195,8 @@ class Core(nn.Module):
         check_state_and_mask(state, self.state_shapes(v.shape[0], v.shape[3]), v.device)
         if state is None or not self.state_types:
             return state
-        types = {
-            "sum": accumulator_precision(v.dtype),
-            "input": v.dtype,
-            "moment": torch.float64,
-            "count": torch.int64,
-            "flag": torch.bool,
-        }
+        types = {"sum": accumulator_precision(v.dtype), "input": v.dtype}
+        types |= {"moment": torch.float64, "count": torch.int64, "flag": torch.bool}
         return tuple(part.to(types[kind]) for part, kind in zip(state, self.state_types, strict=True))
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
@@ -215,6 +213,7 @@ class Core(nn.Module):
 
     def check_recurrent(self) -> None:
         """A one-line error if there is no recurrent state."""
+        self.check_whole("prefill or step")
         if not (self.causal and self.recurrent):
             why = "it was built with causal=False" if self.recurrent else "it has no recurrent state"
             raise UnsupportedError(f"{self.name} cannot prefill or step: {why}")

@@ -12,6 +12,7 @@ from torch import Tensor
 from linnet.attention.base import Core
 from linnet.attention.features import FeatureCore
 from linnet.config import Count, Settings
+from linnet.ops.cut import CutLayout
 from linnet.ops.masks import Layout, check_masked_length, visible_mask
 from linnet.ops.precision import EPS, accumulator_precision
 from linnet.ops.rules import Features
@@ -44,9 +45,10 @@ class CosformerAttention(FeatureCore):
 
     def _check_length(self, where: Layout) -> None:
         """A one-line error if a position is beyond `max_length`."""
-        check_masked_length(
-            where.length if where.run is None else where.position + 1, self.options.max_length, self.name
-        )
+        length = where.length if where.run is None else where.position + 1
+        if isinstance(where, CutLayout):
+            length = where.longest  # the same on all ranks, which then all stop
+        check_masked_length(length, self.options.max_length, self.name)
 
     def features(self, where: Layout) -> Features:
         self._check_length(where)

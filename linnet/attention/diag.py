@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from linnet.attention.base import Core
+from linnet.attention.cut import grid_cut_hurdle
 from linnet.attention.relative import Positions, RelativePositions
 from linnet.config import Settings
 from linnet.ops import reference
@@ -23,6 +24,7 @@ from linnet.ops.block import (
     dense_block,
     pick_block_tokens,
 )
+from linnet.ops.cut import attend_blocks_of_cut
 from linnet.ops.masks import Layout, clear_masked
 from linnet.ops.precision import State, accumulator_precision
 from linnet.ops.rms import srms
@@ -37,6 +39,12 @@ class DiagOptions(Settings):
     block: Annotated[int, Field(ge=1, le=2**20)] = 64
     positions: Positions = "lrpe"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+def _attend_dropping(q: Tensor, k: Tensor, v: Tensor, where: Layout, block: int, rule: BlockRule) -> Tensor:
+    """`attend_in_blocks` with dropout."""
+    o = attend_in_blocks_dropping(q, k, v, where, block, rule)
+    return attend_in_blocks_torch(q, k, v, where, block, rule) if o is None else o
 
 
 @ATTENTION.add("diag")
@@ -56,6 +64,10 @@ class DiagAttention(Core):
         near = "input" if options.kind == "softmax" else "sum"
         self.state_types = (near, near, "flag", "count")
 
+    def cut_hurdle(self) -> str:
+        """None but a grid of positions: a block that a cut splits borrows its other keys and values."""
+        return grid_cut_hurdle(self)
+
     def _rule(self, causal: bool) -> BlockRule:
         return BlockRule(self.options.kind, causal, self.head_dim**-0.5, self.options.dropout if self.training else 0.0)
 
@@ -74,10 +86,7 @@ class DiagAttention(Core):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k, v = self._wide(*self._rotated(q, k, where.position), v)
         rule, block = self._rule(causal), self.options.block
-        if rule.dropout:
-            o = attend_in_blocks_dropping(q, k, v, where, block, rule)
-            return attend_in_blocks_torch(q, k, v, where, block, rule) if o is None else o
-        return attend_in_blocks(q, k, v, where, block, rule)
+        return attend_blocks_of_cut(q, k, v, where, block, rule, _attend_dropping if rule.dropout else attend_in_blocks)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self._rotated(q, k, where.position)

@@ -13,8 +13,9 @@ from linnet.attention.features import FeatureCore, turned_features
 from linnet.attention.relative import Positions, RelativePositions, relative_angles_on_cpu
 from linnet.attention.rows import Kernel
 from linnet.config import Settings
-from linnet.ops import linear, reference
+from linnet.ops import reference
 from linnet.ops.cpu.decode import Mechanism, Stepper
+from linnet.ops.cut import attend_cut_linearly
 from linnet.ops.features import EluFeatures
 from linnet.ops.masks import Layout
 from linnet.ops.precision import EPS, State
@@ -69,9 +70,9 @@ class EluAttention(FeatureCore):
             return super()._sum(q, k, v, where, causal, state)
         q, k, v = self._wide(q, k, v)
         S, z = (None, None) if state is None else (state[:1], (state[1][..., None],))
-        o, after = linear.attend_linearly(q, k, v, where, LinearRule(causal, features=self.features(where)), S)
+        o, after = attend_cut_linearly(q, k, v, where, LinearRule(causal, features=self.features(where)), S)
         one = torch.ones_like(v[..., :1])
-        total, sums = linear.attend_linearly(q, k, one, where, LinearRule(causal, features=PLAIN), z)
+        total, sums = attend_cut_linearly(q, k, one, where, LinearRule(causal, features=PLAIN), z)
         return o / total.clamp(min=EPS), (*after, *(part.squeeze(3) for part in sums))
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:

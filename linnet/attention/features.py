@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from linnet.attention.base import Core
+from linnet.attention.cut import grid_cut_hurdle
 from linnet.attention.relative import RelativePositions
 from linnet.attention.rows import Kernel, exponential_rows
 from linnet.config import Settings
-from linnet.ops import exponential, linear, reference
+from linnet.ops import reference
+from linnet.ops.cut import attend_cut_exponentially, attend_cut_linearly
 from linnet.ops.features import EluFeatures
 from linnet.ops.masks import Layout, layout_of_masks
 from linnet.ops.precision import EPS, State, accumulator_precision
@@ -46,6 +48,10 @@ class FeatureCore(Core):
         """The feature map for tokens that stand as `where` says: (B,H,N,D) -> (B,H,N,F)."""
         raise NotImplementedError
 
+    def cut_hurdle(self) -> str:
+        """None but a grid of positions: S and z of each rank add up."""
+        return grid_cut_hurdle(self)
+
     @property
     def feature_width(self) -> int:
         """F."""
@@ -63,7 +69,7 @@ class FeatureCore(Core):
         """The weighted sum of the values, and the state of `linear_attention`."""
         rule = LinearRule(causal, self.normalize, self.features(where))
         q, k, v = self._wide(q, k, v)
-        return linear.attend_linearly(q, k, v, where, rule, state)
+        return attend_cut_linearly(q, k, v, where, rule, state)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         phi = self.features(where)
@@ -139,6 +145,10 @@ class LogFeatureCore(Core):
         """Whether features depend on positions, so that a state counts them."""
         return self.positions.kind != "none"
 
+    def cut_hurdle(self) -> str:
+        """None but a grid of positions: S, z and the largest keys of each rank join."""
+        return grid_cut_hurdle(self)
+
     def turned(self, q: Tensor, k: Tensor, where: Layout) -> tuple[Tensor, ...]:
         """q and k in float32 or wider, turned by position; q and k themselves without positions."""
         if not self.counted:
@@ -159,7 +169,7 @@ class LogFeatureCore(Core):
     ) -> tuple[Tensor, State]:
         """The weighted mean of the values, and the state of `exp_attention`."""
         rule = ExpRule(causal, phi.alpha, phi.beta)
-        return exponential.attend_exponentially(phi.q, phi.k, v.to(phi.q.dtype), where, rule, state)
+        return attend_cut_exponentially(phi.q, phi.k, v.to(phi.q.dtype), where, rule, state)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
         return reference.reference_exp_weights(*self.log_features(q, k, where, causal).products(), where, causal)  # M11

@@ -16,6 +16,7 @@ from linnet.attention.relative import Positions, RelativePositions
 from linnet.config import Settings
 from linnet.errors import UnsupportedError
 from linnet.ops.cpu.decode import Mechanism, Stepper
+from linnet.ops.cut import CutLayout, add_moments_of_cut
 from linnet.ops.exponential import exponential_moments
 from linnet.ops.masks import Layout, clear_masked
 from linnet.ops.precision import State, accumulator_precision
@@ -138,6 +139,11 @@ class LlnAttention(LogFeatureCore):
         if self.options.statistics == "tensor":
             raise UnsupportedError("lln: statistics='tensor' reads all tokens, so it cannot prefill or step")
 
+    def cut_hurdle(self) -> str:
+        if self.options.statistics == "tensor":
+            return "statistics='tensor' reads the padding too"
+        return super().cut_hurdle()
+
     def scales(
         self, q: Tensor, k: Tensor, causal: bool, where: Layout, past: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -158,6 +164,8 @@ class LlnAttention(LogFeatureCore):
             sums = [over(part, side) for over, (part, side) in zip(reach, parts, strict=True)]
             if past is not None:
                 sums = [part + before for part, before in zip(sums, past[:, :, None].unbind(dim=3), strict=True)]
+            if isinstance(where, CutLayout):
+                sums = list(add_moments_of_cut(where, torch.stack(sums, dim=-1), statistics == "prefix").unbind(dim=3))
             kept = torch.stack([part[:, :, -1] for part in sums], dim=-1)
         sigma_q, sigma_k = _Moments(*sums[:3]).deviation(), _Moments(*sums[3:]).deviation()
         matched = _matched_deviation((sigma_q * sigma_k).square(), self.head_dim, self.options.match)

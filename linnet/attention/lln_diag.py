@@ -11,10 +11,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from linnet.attention.base import Core
+from linnet.attention.cut import grid_cut_hurdle
 from linnet.attention.diag import DiagAttention, DiagOptions
 from linnet.attention.lln import LlnAttention, LlnOptions
 from linnet.attention.relative import RelativePositions
 from linnet.errors import InputError, UnsupportedError
+from linnet.ops.cut import CutLayout
 from linnet.ops.exp_block import exp_block_mean
 from linnet.ops.masks import Layout
 from linnet.ops.precision import State
@@ -51,6 +53,9 @@ class LlnDiagAttention(Core):
         if options.mix == "scale":
             self.p = nn.Parameter(torch.full((1, heads, 1, head_dim), 0.5))
 
+    def cut_hurdle(self) -> str:
+        return self.lln.cut_hurdle() or self.diag.cut_hurdle() or grid_cut_hurdle(self)
+
     def check_recurrent(self) -> None:
         super().check_recurrent()
         self.lln.check_recurrent()
@@ -74,7 +79,7 @@ class LlnDiagAttention(Core):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         q, k = self.positions(where.position, q, k)
-        if self.options.mix == "average":
+        if self.options.mix == "average" and not isinstance(where, CutLayout):
             alpha, beta, _ = self.lln.scales(q, k, causal, where)
             o = exp_block_mean(q, k, v, where, self.diag.options.block, ExpRule(causal, alpha, beta))  # M15
             if o is not None:

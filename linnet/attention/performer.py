@@ -68,6 +68,9 @@ class PerformerAttention(LogFeatureCore):
             half = k.square().sum(dim=-1, keepdim=True) * (self.head_dim**-0.5 / 2)  # |k|^2 / 2, scaled
             return LogFeatures(q @ W.mT, k @ W.mT - half)  # M16
 
+    def cut_hurdle(self) -> str:
+        return "redraw draws new rows on each rank" if self.options.redraw else super().cut_hurdle()
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         if not (self.training and self.options.redraw):
             return super().attend(q, k, v, where, causal)

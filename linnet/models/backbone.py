@@ -16,6 +16,7 @@ from linnet.models.dropout import Dropout
 from linnet.models.generate import Sampling, generate_stream
 from linnet.models.outputs import OUTPUTS, Classifier, mean_output
 from linnet.models.patches import PatchEmbedding
+from linnet.ops.cut import CutRanks
 from linnet.ops.masks import check_mask, layout_of_masks
 from linnet.ops.positions import learned_positions, sinusoidal_positions
 from linnet.registry import ATTENTION
@@ -37,6 +38,7 @@ class Model(nn.Module):
     blocks: Sequence[Block]
     tokenizer_file: Path | None = None  # of a model that was loaded from a folder
     _tokenizer: "Tokenizer | None" = None
+    ranks: CutRanks | None = None  # the ranks that share the sequence, each of which has a slice of the tokens
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -126,7 +128,15 @@ class Model(nn.Module):
 
     def encode(self, x: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Hidden states (B,N,M) of token vectors x (B,N,M); adds the positions first."""
-        x = self._place(x, layout_of_masks(x.shape[0], x.shape[1], key_mask, segments, x.device).position)
+        if self.ranks is not None:
+            with self.ranks.sharing(x.shape[0], x.shape[1], key_mask, segments, x.device) as where:
+                return self._encode(x, where.position, key_mask, segments)
+        where = layout_of_masks(x.shape[0], x.shape[1], key_mask, segments, x.device)
+        return self._encode(x, where.position, key_mask, segments)
+
+    def _encode(self, x: Tensor, position: Tensor, key_mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        """`encode` of tokens at `position` (N,) or (B,N)."""
+        x = self._place(x, position)
         for block in self.blocks:
             x = block(x, key_mask, segments)
         return self.final_norm(x)

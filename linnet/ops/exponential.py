@@ -147,16 +147,22 @@ def _step(
     return (num / den.masked_fill(den == 0, 1)).to(v.dtype), S, z, top  # M11
 
 
+def absorb_exponential_keys(k: Tensor, v: Tensor, real: Maybe, state: State | None = None) -> State:
+    """The state after the keys (B,H,N,D) that are real have joined `state`, in one step, whatever their order."""
+    S, z, m = _empty_state(k, v) if state is None else state
+    k, x = (y.to(S.dtype) for y in (k, *clear_masked(real, v)))
+    k = k if real is None else k.masked_fill(~real[:, None, :, None], -torch.inf)
+    top = torch.maximum(m, k.amax(2)).detach().clamp_(min=FLOOR)  # (B, H, D)
+    old, new = (m.detach() - top).exp(), (k - top.unsqueeze(2)).exp()
+    return S * old.unsqueeze(-1) + new.mT @ x, z * old + new.sum(2), top  # M12
+
+
 def _across(
     q: Tensor, k: Tensor, v: Tensor, real: Maybe, S: Tensor, z: Tensor, m: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """All keys (B,H,N,D) add to the state, then all queries (B,H,T,D) read it: two matrix products."""
-    q, k, x = (y.to(S.dtype) for y in (q, k, *clear_masked(real, v)))
-    k = k if real is None else k.masked_fill(~real[:, None, :, None], -torch.inf)
-    top = torch.maximum(m, k.amax(2)).detach().clamp_(min=FLOOR)  # (B, H, D)
-    old, new = (m.detach() - top).exp(), (k - top.unsqueeze(2)).exp()
-    S, z = S * old.unsqueeze(-1) + new.mT @ x, z * old + new.sum(2)  # M12
-    q = q + top.unsqueeze(2)
+    S, z, top = absorb_exponential_keys(k, v, real, (S, z, m))
+    q = q.to(S.dtype) + top.unsqueeze(2)
     W = (q - q.detach().amax(-1, keepdim=True).clamp_(min=FLOOR)).exp()
     den = W @ z.unsqueeze(-1)  # (B, H, T, 1)
     return (W @ S / den.masked_fill(den == 0, 1)).to(v.dtype), S, z, top  # M11

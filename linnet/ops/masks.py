@@ -67,7 +67,7 @@ def layout_of_masks(B: int, N: int, key_mask: Tensor | None, segments: Tensor | 
     if segments is None:
         run = torch.zeros(B, N, dtype=torch.int64, device=device)
     else:
-        ids = _checked("segments", segments, B, N).to(device)
+        ids = check_segments(segments, B, N).to(device)
         change = torch.zeros(B, N, dtype=torch.int64, device=device)
         change[:, 1:] = (ids[:, 1:] != ids[:, :-1]).to(torch.int64)
         run = change.cumsum(dim=1)
@@ -89,6 +89,11 @@ def check_mask(key_mask: Tensor, B: int, N: int) -> Tensor:
     if not torch.compiler.is_compiling() and not ((mask == 0) | (mask == 1)).all():
         raise InputError("key_mask holds values other than 0 and 1: 1 (or True) marks a real token")
     return mask == 1
+
+
+def check_segments(segments: Tensor, B: int, N: int) -> Tensor:
+    """Segment ids, which must be integers."""
+    return _checked("segments", segments, B, N)
 
 
 def _checked(name: str, x: Tensor, B: int, N: int) -> Tensor:
