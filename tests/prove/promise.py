@@ -21,11 +21,13 @@ class Trials:
 
     folder: Path
     short: bool
+    tell: Callable[[int], None] | None = None  # hears the number of trials, at most once in a second
     count: int = 0
     failed: int = 0
     failures: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     measured: dict[str, float] = field(default_factory=dict)
+    told: float = 0.0
 
     def number(self, whole: int, short: int) -> int:
         """How many trials to do: `whole` in `make prove`, `short` in `make test`."""
@@ -34,6 +36,9 @@ class Trials:
     def check(self, kept: bool, what: object) -> None:
         """Count a trial; `what` describes it if the promise was not kept."""
         self.count += 1
+        if self.tell is not None and time.monotonic() > self.told + 1:
+            self.tell(self.count)
+            self.told = time.monotonic()
         if not kept:
             self.failed += 1
             if len(self.failures) < FIRST:

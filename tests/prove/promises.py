@@ -2,6 +2,7 @@
 
 from tests.prove import (  # noqa: F401  importing them registers their promises
     code,
+    crafted,
     damage,
     disk,
     export,
