@@ -107,6 +107,8 @@ class Settings(Section):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
+LARGEST = 1 << 24  # bytes of a TOML file
+
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Every = Annotated[int, Field(ge=0, le=10**9)]  # 0: never
 Rate = Annotated[float, Field(ge=0, le=10)]
@@ -279,9 +281,14 @@ def _recipes() -> Path:
 def read_config_toml(path: str | Path) -> dict[str, Any]:
     """The content of a TOML file; an error names the file and the line."""
     try:
-        return tomllib.loads(Path(path).read_bytes().decode())
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST + 1)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > LARGEST:
+        raise InputError(f"{path} has more than {LARGEST:,} bytes: it is not a recipe")
+    try:
+        return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}, line {line}: the file is not UTF-8 text") from None

@@ -288,3 +288,10 @@ def test_the_document_has_every_key_and_its_default(section):
         shown = f"`{' '.join(default.split()[2:])}`" if default else "none"
         shown = shown.replace("[ ", "[").replace(", ]", "]")
         assert f"| `{key}` | {shown} |" in text
+
+
+def test_a_file_without_end_is_no_recipe(tmp_path):
+    (tmp_path / "endless.toml").symlink_to("/dev/zero")
+    with pytest.raises(InputError) as error:
+        load_recipe_config(tmp_path / "endless.toml")
+    assert str(error.value) == f"{tmp_path}/endless.toml has more than 16,777,216 bytes: it is not a recipe"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from linnet.data.enwik8 import default_enwik8, read_enwik8
 from linnet.errors import InputError, unknown_name_error
+from linnet.storage import LARGEST_TEXT, read_regular_file
 
 SPLITS = ("train", "valid", "test")
 SHARES = (0.90, 0.95)  # where train and valid end
@@ -143,7 +144,7 @@ def load_corpus(
 def read_corpus_document(path: Path, name: str) -> Document:
     """Read a file as a document: UTF-8 without NUL; drops a byte-order mark, makes every line end `\\n`."""
     try:
-        data = path.read_bytes()
+        data = read_regular_file(path, LARGEST_TEXT)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")

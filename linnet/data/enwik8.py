@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from linnet.errors import InputError
+from linnet.storage import read_regular_file
 
 SIZE, MD5 = 100_000_000, "a1fa5ffddb56f4953e226637dabbb36a"
 ENDS = {"train": 90_000_000, "valid": 95_000_000, "test": SIZE}
@@ -26,7 +27,7 @@ def read_enwik8(folder: Path) -> dict[str, bytes]:
     if path is None:
         raise InputError(f"{folder / NAMES[0]} is missing: data.path must be a folder of enwik8 or enwik8.xz")
     try:
-        data = _unpack(path) if path.suffix == ".xz" else path.read_bytes()
+        data = _unpack(path) if path.suffix == ".xz" else read_regular_file(path, SIZE)
     except (OSError, EOFError, lzma.LZMAError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
     found = hashlib.md5(data, usedforsecurity=False).hexdigest()

@@ -63,12 +63,20 @@ def read_table_rows(path: Path, quoted: bool = False) -> Iterator[tuple[str, lis
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}, row {line}: the file is not UTF-8 text") from None
     if quoted:
-        for number, cells in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter="\t"), 1):
-            yield f"{path}, row {number}", cells
+        yield from _quoted_rows(path, text)
         return
     for number, written in enumerate(text.split("\n"), 1):
         if written.strip("\r"):
             yield f"{path}, row {number}", written.rstrip("\r").split("\t")
+
+
+def _quoted_rows(path: Path, text: str) -> Iterator[tuple[str, list[str]]]:
+    number = 0
+    try:
+        for number, cells in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter="\t"), 1):
+            yield f"{path}, row {number}", cells
+    except csv.Error as error:
+        raise InputError(f"{path}, row {number + 1}: {error}") from None
 
 
 def read_labeled_texts(

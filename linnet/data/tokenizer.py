@@ -23,7 +23,7 @@ from linnet.data.tokenizer_file import BYTE_LETTERS, dump_tokenizer_file, read_t
 from linnet.data.tokenizer_file import MASK as MASK
 from linnet.data.tokenizer_file import SPECIALS as SPECIALS
 from linnet.errors import InputError, unknown_name_error
-from linnet.storage import read_json_file, write_file_atomic
+from linnet.storage import LARGEST_TEXT, read_json_file, read_regular_file, write_file_atomic
 
 if TYPE_CHECKING:
     import tokenizers
@@ -311,7 +311,7 @@ def _read_gpt2(folder: Path) -> Tokenizer:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        return [line for line in read_regular_file(path, LARGEST_TEXT).decode().split("\n") if line.strip()]
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -8,12 +8,13 @@ attention, to reproduce the hidden states of the original. All of it needs nothi
 import copy
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -23,7 +24,7 @@ from linnet.attention.lln import LlnAttention
 from linnet.config import Count, Every, Rate, Settings
 from linnet.errors import InputError, unknown_name_error
 from linnet.figures.table import Table
-from linnet.hf.interface import NAME, Call, attend_softmax, quiet_transformers, record_interface_calls
+from linnet.hf.interface import NAME, Call, attend_softmax, record_interface_calls, writing_transformers
 from linnet.hf.load import check_folder_to_load, load
 from linnet.hf.patch import patch
 from linnet.hf.pieces import TextPieces, read_text_pieces
@@ -31,8 +32,10 @@ from linnet.ops.masks import layout_of_masks
 from linnet.registry import ATTENTION
 from linnet.screen import Screen
 from linnet.storage import (
-    Checkpoint,
+    IDLE,
+    RunLock,
     checkpoints_to_keep,
+    clean_temporary_files,
     newest_checkpoint,
     one_line_file_errors,
     prune_checkpoints,
@@ -41,6 +44,7 @@ from linnet.storage import (
     write_json_file,
     write_text_file,
 )
+from linnet.storage.state import state_fault
 
 Progress = Callable[[int, int], None]
 FACTORS = (0.25, 0.5, 0.7, 1.0)
@@ -68,6 +72,40 @@ class ConversionSettings(Settings):
     batch_tokens: Count = 2048
     save_every: Every = 50
     seed: int = 0
+
+
+class _Update(BaseModel):
+    """One update of the curve."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    step: int
+    stage: Literal["transfer", "tuning"]
+    loss: float
+    seconds: float
+
+
+class _Progress(BaseModel):
+    """The part of a checkpoint's state that continuing needs."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    step: int
+    curve: list[_Update]
+    errors: dict[str, list[float]]
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if [update.step for update in self.curve] != list(range(1, self.step + 1)):
+            raise ValueError(f"the curve has {len(self.curve)} updates, not {self.step}")
+        unknown = set(self.errors) - {"as it is", "scales chosen", "after transfer", "after tuning"}
+        if unknown:
+            raise ValueError(f"errors has {min(unknown)!r}")
+        return self
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=2)
 
 
 class Conversion:
@@ -142,10 +180,15 @@ class Conversion:
             return kept
         return {name: p for name, p in kept.items() if any(name.startswith(f"{module}.") for module in modules)}
 
-    def run(self, progress: Progress | None = None, folder: Path | None = None) -> None:
-        """Do the updates that are left; with a `folder`, checkpoints go there, and the newest one is continued."""
+    def run(
+        self, progress: Progress | None = None, folder: Path | None = None, warn: Callable[[str], None] = _warn
+    ) -> None:
+        """Do the updates that are left; with a `folder`, checkpoints go there, and the newest one is continued.
+
+        `warn` gets a line for each damaged checkpoint.
+        """
         if folder is not None:
-            self._continue(folder)
+            self._continue(folder, warn)
         settings = self.settings
         while self.step < self.steps:
             if self.step == settings.transfer_steps:
@@ -209,28 +252,49 @@ class Conversion:
         names = {name for name in self.model.state_dict() if f".{NAME}." in name} | set(self._tuned())
         return {name: tensor for name, tensor in self.model.state_dict().items() if name in names}
 
-    def _continue(self, folder: Path) -> None:
-        """Load the newest checkpoint of a folder, if it has one."""
-        found: Checkpoint | None = newest_checkpoint(folder, lambda _: None) if folder.is_dir() else None
+    def _continue(self, folder: Path, warn: Callable[[str], None]) -> None:
+        """Load the newest checkpoint of a folder, if there is one; raises if it does not fit this conversion."""
+        found = newest_checkpoint(folder, warn) if folder.is_dir() else None
         if found is None:
             return
         if found.state.get("settings") != self._about():
             raise InputError(f"{folder} belongs to another conversion: name a new folder, or remove it")
-        own = self.model.state_dict()
+        try:
+            progress = _Progress.model_validate({key: found.state.get(key) for key in _Progress.model_fields})
+        except ValidationError as error:
+            raise InputError(f"{found.path} does not fit this conversion: {state_fault(error)}") from None
+        own = self._changed()
+        if progress.step != found.step or _forms(found.model) != _forms(own):
+            raise InputError(f"{found.path} does not fit this conversion: its step or its weights are others")
         with torch.no_grad():
             for name, tensor in found.model.items():
                 own[name].copy_(tensor)
-        self.step, self.curve, self.errors = found.state["step"], found.state["curve"], found.state["errors"]
+        self.step, self.errors = progress.step, progress.errors
+        self.curve = [entry.model_dump() for entry in progress.curve]
         self.optimizer = self._optimizer()
         entries: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in found.optimizer.items():
-            number, key = name.split(".")
-            entries.setdefault(int(number), {})[key] = tensor
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": entries})
+        for i, parameter in enumerate(p for group in self.optimizer.param_groups for p in group["params"]):
+            moments = {key: found.optimizer.get(f"{i}.{key}") for key in ("exp_avg", "exp_avg_sq", "step")}
+            entries[i] = {key: moment for key, moment in moments.items() if moment is not None}
+            wanted = {"exp_avg": _form(parameter), "exp_avg_sq": _form(parameter), "step": ((), torch.float32)}
+            if entries[i] and _forms(entries[i]) != wanted:
+                raise InputError(f"{found.path} does not fit this conversion: its moments are others")
+        if sum(map(len, entries.values())) != len(found.optimizer):
+            raise InputError(f"{found.path} does not fit this conversion: it has other moments")
+        left = {i: entry for i, entry in entries.items() if entry}
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": left})
 
     def record(self) -> dict[str, Any]:
         """What a report shows: settings, curve, and errors per layer after each stage."""
         return {"settings": self._about(), "curve": self.curve, "layer_errors": self.errors}
+
+
+def _form(tensor: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+    return tuple(tensor.shape), tensor.dtype
+
+
+def _forms(tensors: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    return {name: _form(tensor) for name, tensor in tensors.items()}
 
 
 def _cores(model: PreTrainedModel) -> list[Core]:
@@ -277,19 +341,26 @@ def convert_folder(folder: Path, text: Path, out: Path, settings: ConversionSett
     if isinstance(limit, int) and max(settings.lengths) > limit:
         raise InputError(f"lengths contains {max(settings.lengths)}: the model has {limit} positions")
     conversion = Conversion(model, settings, pieces)
-    try:
-        conversion.run(screen.work(f"converting {folder} to {settings.attention}"), out / _WORK)
-    finally:
-        screen.close()
-    record = conversion.record()
-    _write(conversion.model, folder, out, record)
+    work = out / _WORK
+    with one_line_file_errors("write", out):
+        work.mkdir(parents=True, exist_ok=True)
+    with RunLock(work):
+        clean_temporary_files(out.absolute().parent, IDLE, shared=True)
+        clean_temporary_files(work)
+        try:
+            show = screen.work(f"converting {folder} to {settings.attention}")
+            conversion.run(show, work, screen.warn)
+        finally:
+            screen.close()
+        record = conversion.record()
+        _write(conversion.model, folder, out, record)
     return record
 
 
 def _write(model: PreTrainedModel, folder: Path, out: Path, record: dict[str, Any]) -> None:
     """Put the model, the tokenizer's files and the record in place of the checkpoints."""
     temporary = temporary_file_name(out)
-    with one_line_file_errors("write", out, temporary), quiet_transformers():
+    with one_line_file_errors("write", out, temporary), writing_transformers():
         model.save_pretrained(temporary)
         for name in _TOKENIZER_FILES:
             if (folder / name).is_file():

@@ -11,7 +11,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.errors import InputError, UnsupportedError
 from linnet.hf.card import write_model_card
 from linnet.hf.config import LinnetConfig
-from linnet.hf.interface import quiet_transformers
+from linnet.hf.interface import writing_transformers
 from linnet.hf.modeling import (
     LinnetForCausalLM,
     LinnetForMaskedLM,
@@ -63,7 +63,7 @@ def export_to_hf(
     wrapped = wrap_for_export(model, own)
     clean_temporary_files(folder.absolute().parent, IDLE, shared=True)
     temporary = temporary_file_name(folder)
-    with one_line_file_errors("write", folder, temporary), quiet_transformers():
+    with one_line_file_errors("write", folder, temporary), writing_transformers():
         wrapped.save_pretrained(temporary)
         if own is not None:
             convert_tokenizer(own).save_pretrained(temporary)

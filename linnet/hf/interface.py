@@ -4,6 +4,8 @@ A layer that holds a linnet core under `linnet` uses it; the others keep their s
 function is registered too, because Transformers passes no mask at all to an attention that has none.
 """
 
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -113,6 +115,19 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def writing_transformers() -> Iterator[None]:
+    """Quiet, and failures of the disk are OSErrors: the libraries below Transformers raise others for them."""
+    try:
+        with quiet_transformers():
+            yield
+    except Exception as error:
+        found = re.search(r"\(os error ([0-9]+)\)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
 
 
 @contextmanager

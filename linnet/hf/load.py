@@ -1,5 +1,6 @@
 """Load a folder of Transformers without running code or unpickling: a linnet model, a patched one, or a stock one."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from linnet.config import short_config_value
 from linnet.errors import InputError, LinnetError
 from linnet.hf.interface import NAME, quiet_transformers
 from linnet.hf.patch import patch
-from linnet.storage import read_json_file
+from linnet.storage import one_line_file_errors, open_regular_file, read_json_file
 
 # Keys that would make Transformers run or fetch code that the folder names.
 _HOSTILE = ("auto_map", "trust_remote_code", "attn_implementation", "experts_implementation")
@@ -55,7 +56,20 @@ def check_folder_to_load(path: Path) -> dict[str, Any]:
                 "them, with from_pretrained and save_pretrained of Transformers"
             )
         raise InputError(f"{path} has no weights: model.safetensors is missing")
+    _check_files(path)
     return about
+
+
+def _check_files(path: Path) -> None:
+    """Raise unless each file that Transformers opens is a regular one, and each part of the weights in the folder."""
+    for file in sorted((*path.glob("*.safetensors"), *path.glob("*.json"))):
+        with one_line_file_errors("read", file):
+            os.close(open_regular_file(file))
+    index = path / "model.safetensors.index.json"
+    parts = read_json_file(index).get("weight_map", {}) if index.exists() else {}
+    for name in set(parts.values()) if isinstance(parts, dict) else ():
+        if not isinstance(name, str) or name != Path(name).name:
+            raise InputError(f"{index} names {short_config_value(name)}, which is no file of this folder")
 
 
 def _check_version(file: Path, version: object) -> None:

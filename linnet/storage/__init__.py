@@ -13,6 +13,7 @@ from linnet.storage.checkpoint import (
 )
 from linnet.storage.files import (
     IDLE,
+    LARGEST_TEXT,
     clean_temporary_files,
     dump_json_file,
     file_beside,
@@ -21,6 +22,7 @@ from linnet.storage.files import (
     read_file_bytes,
     read_hashed_file,
     read_json_file,
+    read_regular_file,
     read_text_file,
     temporary_file_name,
     write_file_atomic,
@@ -45,6 +47,7 @@ from linnet.storage.tensors import pack_tensors, unpack_tensors
 __all__ = [
     "DAY",
     "IDLE",
+    "LARGEST_TEXT",
     "BusyError",
     "Checkpoint",
     "CheckpointError",
@@ -69,6 +72,7 @@ __all__ = [
     "read_file_bytes",
     "read_hashed_file",
     "read_json_file",
+    "read_regular_file",
     "read_run_metrics",
     "read_text_file",
     "save_checkpoint",

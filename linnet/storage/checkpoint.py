@@ -29,7 +29,7 @@ from linnet.storage.files import (
     temporary_file_name,
     write_new_file,
 )
-from linnet.storage.state import FORMAT, LARGEST, Entry, Manifest, Position, State, state_fault
+from linnet.storage.state import FORMAT, LARGEST, Entry, Manifest, Position, State, state_fault, unique_state_keys
 from linnet.storage.tensors import pack_tensors, unpack_tensors
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _read_manifest(path: Path) -> Manifest:
 def _state(path: Path, raw: bytearray, step: int) -> dict[str, Any]:
     """The training state; raises unless linnet could have written it and its step is that of the folder."""
     try:
-        table = json.loads(raw)
+        table = json.loads(raw, object_pairs_hook=unique_state_keys)
         state = State(**table)
     except ValidationError as error:
         raise CheckpointError(f"{path} is whole, but was not written by linnet: {state_fault(error)}") from error

@@ -20,6 +20,7 @@ from linnet.errors import InputError, LinnetError
 
 CHUNK = 1 << 20  # bytes
 LARGEST_JSON = 1 << 30  # bytes
+LARGEST_TEXT = 1 << 36  # bytes
 IDLE = 600.0  # seconds without a change after which a temporary file counts as abandoned
 # With the id of the process that writes it, and the machine that it runs on.
 TEMPORARY = re.compile(r"\.linnet-.*-(?P<process>[0-9]{1,9})-(?P<machine>[0-9a-f]{8})?[0-9a-f]{8}\.tmp")
@@ -64,7 +65,7 @@ def read_json_file(path: str | Path) -> Any:
 def read_text_file(path: Path) -> str:
     """The content of a UTF-8 text that a user named; an error about another file names it."""
     try:
-        return path.read_bytes().decode()
+        return read_regular_file(path, LARGEST_TEXT).decode()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -198,7 +199,10 @@ def read_hashed_file(path: str | Path) -> tuple[bytearray, str]:
 
 def read_file_bytes(descriptor: int, size: int) -> tuple[bytearray, str]:
     """The first `size` bytes of an open file, and their SHA-256."""
-    data, done, digest = bytearray(size), 0, hashlib.sha256()
+    try:
+        data, done, digest = bytearray(size), 0, hashlib.sha256()
+    except MemoryError:
+        raise OSError(errno.ENOMEM, f"it has {size:,} bytes, and there is no memory for them") from None
     view = memoryview(data)
     while done < size:
         count = os.preadv(descriptor, [view[done : done + CHUNK]], done)

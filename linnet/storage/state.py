@@ -122,3 +122,11 @@ def state_fault(error: ValidationError) -> str:
     place = ".".join(map(str, first["loc"]))
     message = first["msg"].removeprefix("Value error, ")
     return " ".join(f"{place}: {message}".split()) if place else message
+
+
+def unique_state_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A JSON object; raises if a key occurs twice."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return table

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from linnet.errors import LinnetError
-from linnet.storage.state import state_fault
+from linnet.storage.state import state_fault, unique_state_keys
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
@@ -120,7 +120,7 @@ def _tensors(data: bytearray) -> dict[str, Tensor]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, LONGEST_HEADER):
         raise ValueError(f"the header has {length} bytes, the file {len(data)}")
-    entries = _HEADER.validate_python(json.loads(data[8 : 8 + length], object_pairs_hook=_unique))
+    entries = _HEADER.validate_python(json.loads(data[8 : 8 + length], object_pairs_hook=unique_state_keys))
     start, tensors, end = 8 + length, {}, 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         if entry.dtype not in TYPES:
@@ -136,11 +136,3 @@ def _tensors(data: bytearray) -> dict[str, Tensor]:
     if start + end != len(data):
         raise ValueError(f"{len(data) - start - end} bytes belong to no tensor")
     return tensors
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A JSON object; raises if a key occurs twice."""
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        raise ValueError("a name occurs twice")
-    return table

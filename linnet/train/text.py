@@ -11,6 +11,7 @@ from linnet.data.packing import Blocks, Stream
 from linnet.errors import InputError
 from linnet.models.loading import load_model
 from linnet.screen import Screen
+from linnet.storage import LARGEST_TEXT, read_regular_file
 from linnet.tasks.base import summed_task_loss, task_perplexity
 from linnet.train.check import check_and_read_config
 from linnet.train.run import run_checkpoint_step
@@ -22,7 +23,7 @@ def evaluate_text(folder: Path, file: Path, screen: Screen, checkpoint: str = "l
     if config.task != "causal_lm":
         raise InputError(f"--text needs a run of causal_lm: {folder} is a run of {config.task}")
     try:
-        text = file.read_bytes().decode()
+        text = read_regular_file(file, LARGEST_TEXT).decode()
     except OSError as error:
         raise InputError(f"--text is {file}: it cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:

@@ -71,3 +71,10 @@ def test_the_hash_sees_texts_and_labels(tmp_path):
     moved = type(texts)(["a", "bc"], None, texts.labels, texts.rows)
     other = type(texts)(texts.first, None, np.array([1.0, 3.0]), texts.rows)
     assert len({texts.texts_sha256(), moved.texts_sha256(), other.texts_sha256()}) == 3
+
+
+def test_a_quoted_cell_without_end_names_its_row(tmp_path):
+    path = write(tmp_path, 'text\tlabel\none\tyes\n"' + "x" * 200_000)
+    with pytest.raises(InputError) as error:
+        read_labeled_texts(path, ["text"], "label", ["yes"], quoted=True)
+    assert str(error.value) == f"{path}, row 3: field larger than field limit (131072)"

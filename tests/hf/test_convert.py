@@ -11,6 +11,7 @@ from linnet.errors import InputError
 from linnet.hf import load
 from linnet.hf.convert import Conversion, ConversionSettings
 from linnet.hf.pieces import TextPieces
+from linnet.storage import RunLock, checkpoint_steps, read_checkpoint, save_checkpoint
 
 PIECES = TextPieces(torch.randint(3, 99, (3000,), generator=torch.Generator().manual_seed(1)), [1], [2], "text")
 QUICK = {"lengths": (8, 16), "batch_tokens": 128, "save_every": 5, "tune_lr": 1e-3}
@@ -79,6 +80,48 @@ def test_a_killed_conversion_ends_in_the_same_bits(stock, tmp_path):
         Conversion(build(stock), settings(seed=1), PIECES).run(None, tmp_path)
 
 
+def _craft(folder, **changes):
+    """Write the newest checkpoint again with other content and right hashes."""
+    step = checkpoint_steps(folder)[-1]
+    old = read_checkpoint(folder / f"step-{step}")
+    parts = {"model": dict(old.model), "optimizer": dict(old.optimizer), "state": dict(old.state)}
+    for name, change in changes.items():
+        change(parts[name])
+    save_checkpoint(folder, step, **parts)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "line"),
+    [
+        ("model", lambda m: m.popitem(), "its step or its weights are others"),
+        ("model", lambda m: m.update({min(m): m[min(m)][..., :1]}), "its step or its weights are others"),
+        ("model", lambda m: m.update({min(m): m[min(m)].double()}), "its step or its weights are others"),
+        ("model", lambda m: m.update({"x": torch.zeros(1)}), "its step or its weights are others"),
+        ("optimizer", lambda o: o.popitem(), "its moments are others"),
+        ("optimizer", lambda o: o.update({"0.exp_avg": torch.zeros(2)}), "its moments are others"),
+        ("optimizer", lambda o: o.update({"x": torch.zeros(2)}), "it has other moments"),
+        ("state", lambda s: s.pop("curve"), "curve: Input should be a valid list"),
+        ("state", lambda s: s.update(step=3), "the curve has 5 updates, not 3"),
+        ("state", lambda s: s.update(step=3, curve=s["curve"][:3]), "its step or its weights are others"),
+        ("state", lambda s: s.update(errors={"x": [1.0]}), "errors has 'x'"),
+    ],
+)
+def test_a_crafted_checkpoint_is_not_continued(stock, tmp_path, part, change, line):
+    class Stopped(Exception):
+        pass
+
+    def stop(step, total):
+        if step == 6:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        Conversion(build(stock), settings(), PIECES).run(stop, tmp_path)
+    _craft(tmp_path, **{part: change})
+    with pytest.raises(InputError, match="does not fit this conversion") as error:
+        Conversion(build(stock), settings(), PIECES).run(None, tmp_path)
+    assert line in str(error.value) and "\n" not in str(error.value)
+
+
 @pytest.fixture
 def folder(stock, tmp_path):
     """A folder of Transformers with an encoder and its tokenizer, and a text."""
@@ -121,6 +164,18 @@ def test_the_command_writes_a_folder_that_load_restores(folder, capfd):
     assert model(torch.tensor([[5, 6, 7]])).last_hidden_state.isfinite().all()
     assert "| after transfer |" in (out / "README.md").read_text()
     assert run_app(command(folder, *SETS)) == 2, "the folder is taken"
+
+
+def test_one_process_converts_and_leftovers_go(folder, capfd):
+    work, left = folder / "out/checkpoints", ".linnet-step-5-999999999-0123abcd.tmp"
+    (work / left).mkdir(parents=True)
+    with RunLock(work):
+        assert run_app(command(folder, *SETS)) == 1
+    assert "is using it" in capfd.readouterr().err
+    assert (work / left).exists()
+    assert run_app([*command(folder, *SETS, "--set", "save_every=1"), "--json"]) == 0
+    assert not list(folder.rglob(".linnet-*"))
+    assert not (folder / "out/checkpoints").exists()
 
 
 def test_bad_input_is_one_line_with_exit_code_2(folder, capfd):

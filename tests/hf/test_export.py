@@ -1,6 +1,8 @@
 """`linnet export --hf`: a folder that the Auto classes load, with the same answers, and its card."""
 
 import json
+import resource
+import signal
 
 import pytest
 import torch
@@ -110,3 +112,21 @@ def test_a_card_without_evaluation_or_licence():
     assert "had not been evaluated" in card and "No licence has been chosen" in card and "license:" not in card
     with pytest.raises(InputError, match="--license is 'x y'"):
         write_model_card(config, 3, [], 99, "x y")
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(trained, tmp_path, capsys):
+    """The libraries below Transformers raise errors of their own for it."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    largest = max(path.stat().st_size for path in (trained / "out").iterdir())
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        for limit in (0, 1, 500, 2000, 5000, largest // 2, largest - 1):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+            code = linnet(["export", str(trained / "run"), "--hf", "--out", str(tmp_path / "out")])
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+            said = capsys.readouterr().err
+            assert (code, said) == (1, f"linnet: cannot write {tmp_path}/out: File too large\n"), limit
+            assert not list(tmp_path.iterdir())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        signal.signal(signal.SIGXFSZ, before)

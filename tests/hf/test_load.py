@@ -1,12 +1,14 @@
 """`linnet.hf.load`: what it restores, and what it refuses before anything is run or unpickled."""
 
 import json
+import os
+import signal
 
 import pytest
 import torch
 import transformers
 
-from linnet.errors import InputError
+from linnet.errors import InputError, LinnetError
 from linnet.hf import LinnetForCausalLM, load, patch
 
 
@@ -115,3 +117,27 @@ def test_missing_and_pickled_weights(saved, stock):
 def test_the_installed_version_is_one_that_wrote_it(saved):
     change(saved, transformers_version=transformers.__version__)
     assert load(saved).config.model_type == "bert"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "generation_config.json"])
+def test_only_regular_files_are_opened(saved, name):
+    """A pipe would block for ever; the alarm ends the test then."""
+    (saved / name).unlink(missing_ok=True)
+    os.mkfifo(saved / name)
+    signal.alarm(60)
+    for link in ("", "/dev/zero"):
+        if link:
+            (saved / name).unlink()
+            (saved / name).symlink_to(link)
+        with pytest.raises(LinnetError, match="it is not a regular file"):
+            load(saved)
+    signal.alarm(0)
+
+
+def test_parts_of_the_weights_are_in_the_folder(saved):
+    (saved / "model.safetensors").rename(saved.parent / "outside.safetensors")
+    (saved / "x.safetensors").write_bytes((saved.parent / "outside.safetensors").read_bytes())
+    for name in ("../outside.safetensors", str(saved.parent / "outside.safetensors"), 3):
+        index = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": name}}
+        (saved / "model.safetensors.index.json").write_text(json.dumps(index))
+        assert "which is no file of this folder" in refused(saved)

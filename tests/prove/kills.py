@@ -82,8 +82,9 @@ def kill_anywhere(trials: Trials) -> None:
 @promise(
     "3",
     "No torn checkpoint or export is ever visible.",
-    "Every open, write, fsync, close, mkdir and rename of a save, of an export and of a whole run fails once with "
-    "ENOSPC and once as an interruption, and the process dies at it once; what is visible then is verified.",
+    "Every open, write, fsync, close, mkdir and rename of a save and of an export fails once with ENOSPC and once as "
+    "an interruption, and the process dies at it once; so do those of a whole run, without interruptions. What is "
+    "visible then is verified, and the run resumes to the usual bytes.",
 )
 def no_torn_file(trials: Trials) -> None:
     """Each system call fails in each way."""

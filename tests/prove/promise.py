@@ -36,13 +36,17 @@ class Trials:
     def check(self, kept: bool, what: object) -> None:
         """Count a trial; `what` describes it if the promise was not kept."""
         self.count += 1
-        if self.tell is not None and time.monotonic() > self.told + 1:
-            self.tell(self.count)
-            self.told = time.monotonic()
+        self.go_on()
         if not kept:
             self.failed += 1
             if len(self.failures) < FIRST:
                 self.failures.append(" ".join(str(what).split())[:400])
+
+    def go_on(self) -> None:
+        """Say that the trials have not stopped; a long one calls it now and then."""
+        if self.tell is not None and time.monotonic() > self.told + 1:
+            self.tell(self.count)
+            self.told = time.monotonic()
 
     @contextlib.contextmanager
     def survives(self, what: object) -> Iterator[None]:

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from linnet.errors import LinnetError
+from linnet.errors import InputError, LinnetError
 from linnet.storage.checkpoint import read_checkpoint
 from linnet.storage.files import (
     IDLE,
     clean_temporary_files,
     file_beside,
+    read_hashed_file,
     read_json_file,
+    read_text_file,
     temporary_file_name,
     write_file_atomic,
     write_json_file,
@@ -81,6 +83,9 @@ def test_only_regular_files_are_read(tmp_path):
     for name in ("pipe", "endless"):
         with pytest.raises(LinnetError) as error:
             read_json_file(tmp_path / name)
+        assert one_line(error) == f"cannot read {tmp_path / name}: it is not a regular file"
+        with pytest.raises(InputError) as error:
+            read_text_file(tmp_path / name)
         assert one_line(error) == f"cannot read {tmp_path / name}: it is not a regular file"
 
 
@@ -182,3 +187,10 @@ def test_what_a_dead_process_of_this_machine_left_goes_at_once(tmp_path):
     os.utime(foreign, (hour_ago, hour_ago))
     clean_temporary_files(tmp_path, shared=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_larger_than_memory_is_one_line(tmp_path):
+    (tmp_path / "hole").touch()
+    os.truncate(tmp_path / "hole", 1 << 42)
+    with pytest.raises(OSError, match="it has 4,398,046,511,104 bytes, and there is no memory for them"):
+        read_hashed_file(tmp_path / "hole")

@@ -171,3 +171,15 @@ def test_a_file_that_is_not_wanted_is_not_read(tmp_path):
     (path / FILES[1]).write_bytes(b"\0" * (size - 1))
     with pytest.raises(CheckpointError, match="is damaged: it has"):
         read_checkpoint(path, optimizer=False)
+
+
+def test_a_key_that_occurs_twice_is_refused(tmp_path):
+    """Readers of JSON disagree about which one counts."""
+    path = save(tmp_path, 3)
+    data = (path / "state.json").read_bytes().rstrip()[:-1] + b', "step": 4}'
+    (path / "state.json").write_bytes(data)
+    manifest = json.loads((path / MANIFEST).read_bytes())
+    manifest["files"]["state.json"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    del manifest["sha256"]
+    (path / MANIFEST).write_bytes(_manifest(manifest))
+    refused(path, "a name occurs twice")

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from linnet.data.images.decode import check_decoder, decode_picture
 from linnet.data.images.pictures import Pictures, PictureSet, split_pictures
 from linnet.errors import InputError
+from linnet.storage import read_regular_file
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 LARGEST = 1 << 33  # bytes of all pictures, unpacked
+LARGEST_FILE = 1 << 29  # bytes of one picture, packed
 SHARE = 0.1
 Progress = Callable[[int, int], None]
 KINDS = {1: "grey", 3: "in color"}  # by channels
@@ -88,7 +90,7 @@ def _read(files: list[tuple[Path, int]], options: FolderOptions, progress: Progr
     pixels: list[NDArray[np.uint8]] = []
     for number, (file, _) in enumerate(files, 1):
         try:
-            data = file.read_bytes()
+            data = read_regular_file(file, LARGEST_FILE)
         except OSError as error:
             raise InputError(f"cannot read {file}: {error.strerror or error}") from None
         picture = decode_picture(data, str(file), options.size, options.color)

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 from linnet.errors import InputError
+from linnet.storage import read_regular_file
 
 LARGEST = 1 << 28  # bytes of one file in an archive; a batch of CIFAR-10 has 31 million
 LARGEST_XZ = 1 << 30  # bytes of a table, unpacked; the 25,000 reviews of a split have 33 million
@@ -104,7 +105,7 @@ def _check_end(archive: tarfile.TarFile) -> None:
 def _read_bytes(path: Path) -> bytes:
     """The content of a file."""
     try:
-        return path.read_bytes()
+        return read_regular_file(path, LARGEST)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
 

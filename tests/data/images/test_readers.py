@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import os
 import struct
 import tarfile
 import zlib
@@ -276,3 +277,12 @@ def test_dogs_vs_cats(tmp_path):
     assert hashlib.sha256("".join(part.sha256() for part in again.splits.values()).encode()).hexdigest() == digest
     (tmp_path / "cat.tar").unlink()
     one_line(lambda: read_dogs_vs_cats(tmp_path), tmp_path, "has no cat.tar")
+
+
+def test_only_regular_files_are_pictures(tmp_path):
+    classes(tmp_path)
+    file = next(tmp_path.rglob("*.png"))
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        file.unlink()
+        make(file)
+        one_line(lambda: read_folder(tmp_path, FolderOptions(8)), f"cannot read {file}: it is not a regular file")

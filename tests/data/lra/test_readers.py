@@ -415,3 +415,11 @@ def test_what_unpacks_to_more_than_any_data_set_is_refused_in_one_line(tmp_path,
     monkeypatch.setattr(sources, "LARGEST_ARCHIVE", 20_000)
     with pytest.raises(InputError, match=r"aclImdb_v1.tar unpacks to more than 20,000 bytes"):
         text.read_lra_text(packed, 100)
+
+
+def test_a_link_to_a_device_is_not_read(reviews):
+    file = next(path for path in reviews.rglob("*.txt") if path.parent.name == "pos")
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    with pytest.raises(InputError, match=f"cannot read {file}: it is not a regular file"):
+        text.read_lra_text(reviews, 4000)
