@@ -77,8 +77,11 @@ def verify_run_logs(folder: Path, states: list[State]) -> Iterator[Finding]:
         if any(each != about.get("data") for each in data):
             raise LinnetError(f"{folder / 'environment.json'} is of other data than the checkpoints")
         config, edited = folder / "config.toml", ""
-        if config.is_file() and about.get("config_sha256") not in (None, read_hashed_file(config)[1]):
-            edited = "; config.toml has been edited since the run began"
+        if config.is_file():
+            with one_line_file_errors("read", config):
+                found = read_hashed_file(config)[1]
+            if about.get("config_sha256") not in (None, found):
+                edited = "; config.toml has been edited since the run began"
         return f"linnet {about['linnet']}{edited}"
 
     yield _finding("metrics.jsonl", metrics)
