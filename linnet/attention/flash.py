@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from linnet.attention.flash_quad import GatedOptions, GatedUnit, Width
 from linnet.ops.block import block_turns, pick_block_tokens
+from linnet.ops.chunked_relu import chunked_relu_attention
 from linnet.ops.masks import Layout, clear_masked, visible_mask
 from linnet.ops.precision import State, accumulator_precision, keep_precision
 from linnet.registry import ATTENTION
@@ -38,10 +39,19 @@ class FlashAttention(GatedUnit):
         parts = self._parts(q, k, where.position)
         with keep_precision(v.device):
             if where.real is None:
-                return self._chunked(parts, v, None, causal)[0]
+                return self._rows(parts, v, None, causal)
             there, back = block_turns(where.real)
             *parts, v = (pick_block_tokens(x, there) for x in (*parts, v))
-            return pick_block_tokens(self._chunked(parts, v, where.real.gather(1, there), causal)[0], back)
+            return pick_block_tokens(self._rows(parts, v, where.real.gather(1, there), causal), back)
+
+    def _rows(self, parts: list[Tensor], v: Tensor, real: Tensor | None, causal: bool) -> Tensor:
+        """o of rows whose chunks start at 0: chunk by chunk, or where that is slow, on a GPU, all chunks at once."""
+        if v.device.type != "cpu":
+            return self._chunked(parts, v, real, causal)[0]
+        C = min(self.options.chunk, v.shape[2])
+        bias = self.bias(torch.arange(C - 1, -C, -1, device=v.device), v.dtype)
+        near_q, far_q, near_k, far_k, v = (x.squeeze(1) for x in (*parts, v))
+        return chunked_relu_attention(near_q, far_q, near_k, far_k, v, bias, causal).unsqueeze(1)
 
     def _parts(self, q: Tensor, k: Tensor, position: Tensor) -> list[Tensor]:
         """Near and far queries, then near and far keys; keys are divided by C at any length."""

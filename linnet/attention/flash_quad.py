@@ -14,8 +14,9 @@ from torch.nn.functional import silu
 from linnet.attention.base import Core, Mixer
 from linnet.attention.rows import visible_past_of_rows
 from linnet.config import Settings
+from linnet.ops.glu import silu_gate
 from linnet.ops.masks import Layout, clear_masked, visible_mask
-from linnet.ops.positions import rotary_position_angles, rotate_by_position
+from linnet.ops.positions import position_turns, rotary_position_angles, rotate_by_position, turn_by_position
 from linnet.ops.precision import accumulator_precision, keep_precision
 from linnet.ops.squared_relu import squared_relu_attention
 from linnet.registry import ATTENTION
@@ -85,7 +86,7 @@ class GatedMixer(Mixer):
         return z, z, v
 
     def _merge(self, o: Tensor, x: Tensor) -> Tensor:
-        return self.out(silu(self.gate(x)) * o.squeeze(1))  # M26
+        return self.out(silu_gate(self.gate(x), o.squeeze(1)))  # M26
 
 
 class GatedUnit(Core):
@@ -112,12 +113,12 @@ class GatedUnit(Core):
         """The rotated maps gamma * z + beta in float32 or wider: the first half of q, the second of k."""
         wide = accumulator_precision(q.dtype)
         gamma, beta = self.gamma.to(wide), self.beta.to(wide)
-        theta = rotary_position_angles(self.head_dim, q.device)
-        sources = [q.to(wide)] * (self.maps // 2) + [k.to(wide)] * (self.maps // 2)
-        return [
-            rotate_by_position(torch.addcmul(b, z, g), theta, position)
-            for z, g, b in zip(sources, gamma, beta, strict=True)
+        turns, half = position_turns(rotary_position_angles(self.head_dim, q.device), position), self.maps // 2
+        maps = [
+            turn_by_position(torch.addcmul(b[:, None], z.to(wide), g[:, None]), turns)  # (B, maps/2, N, s)
+            for z, g, b in zip((q, k), gamma.split(half), beta.split(half), strict=True)
         ]
+        return [part for both in maps for part in both.split(1, dim=1)]
 
 
 @ATTENTION.add("flash_quad")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from linnet.attention.base import Core
 from linnet.config import Count, Settings
 from linnet.ops.block import block_turns, pick_block_tokens
-from linnet.ops.masks import Layout, check_masked_length
+from linnet.ops.masks import Layout, check_masked_length, clear_masked
 from linnet.ops.pieces import shared_piece_attention
 from linnet.ops.precision import accumulator_precision, keep_precision
 from linnet.registry import ATTENTION
@@ -48,17 +48,14 @@ class LinformerAttention(Core):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
         wide = accumulator_precision(q.dtype)
         check_masked_length(where.length, self.options.max_length, self.name)
-        kv = torch.cat([k, v], dim=-1)  # (B, H, N, D + E): one product serves both
-        if where.real is not None:
-            kv = pick_block_tokens(
-                kv.masked_fill(~where.real[:, None, :, None], 0), block_turns(where.real)[0]
-            )  # position by position
-        n = min(kv.shape[2], self.options.max_length)
+        if where.real is not None:  # position by position
+            there = block_turns(where.real)[0]
+            k, v = (pick_block_tokens(x, there) for x in clear_masked(where.real, k, v))
+        n = min(k.shape[2], self.options.max_length)
         with keep_precision(q.device):
-            rows = kv[:, :, :n].permute(1, 2, 0, 3).to(wide).flatten(2)  # (H, n, B (D + E)): E is read once per batch
-            mixed = self.E[:, :, :n].to(wide) @ rows  # (H, k, B (D + E))
-            mixed = mixed.unflatten(2, (q.shape[0], -1)).permute(2, 0, 1, 3)  # (B, H, k, D + E)
-            k, v = mixed.split((k.shape[3], v.shape[3]), dim=3)
+            E = self.E[:, :, :n].to(wide)
+            # One product per sequence: a wider one for the whole batch would round each sequence by its batch mates.
+            k, v = (torch.stack([E @ one[:, :n].to(wide) for one in x.unbind()]) for x in (k, v))  # (B, H, k, .)
             return shared_piece_attention(q.to(wide), k, v, None, self.head_dim**-0.5)
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:

@@ -41,6 +41,19 @@ def _lsh(given: Arguments, backward: bool) -> int:
     return _block(given, min(2 * given["chunk"], given["q"][1]), given["order"][1], backward)
 
 
+def _relu(given: Arguments, backward: bool = False) -> int:
+    B, N, D = given["q"]
+    E = given["v"][-1]
+    return 2 * B * N * N * (3 * D + 2 * E if backward else D + E)
+
+
+def _chunked_relu(given: Arguments, backward: bool = False) -> int:
+    """Scores inside chunks, and the linear part between them."""
+    B, N, D = given["near_q"]
+    E, C = given["v"][-1], (given["bias"][0] + 1) // 2
+    return 2 * B * N * (C * (3 * D + 2 * E if backward else D + E) + (5 if backward else 2) * D * E)
+
+
 COUNTS: dict[str, Count] = {
     **dict.fromkeys(
         ("linear_causal", "exp_attention", "cpu_linear", "cpu_exponential", "triton_linear", "triton_exponential"),
@@ -50,11 +63,17 @@ COUNTS: dict[str, Count] = {
     "cpu_block_backward": _backward_block,
     "cpu_exp_block": lambda given: _linear(given, 4) + _forward_block(given),
     "cpu_exp_block_backward": lambda given: _linear(given, 10) + _backward_block(given),
+    "squared_relu": _relu,
+    "squared_relu_backward": lambda given: _relu(given, backward=True),
+    "chunked_relu": _chunked_relu,
+    "chunked_relu_backward": lambda given: _chunked_relu(given, backward=True),
     "lsh_attention": lambda given: _lsh(given, backward=False),
     "lsh_attention_backward": lambda given: _lsh(given, backward=True),
 }
 COUNTS |= {
-    f"{name}_backward": lambda given: _linear(given, 10) for name in COUNTS if "block" not in name and "lsh" not in name
+    f"{name}_backward": lambda given: _linear(given, 10)
+    for name in COUNTS
+    if not any(word in name for word in ("block", "lsh", "relu"))
 }
 
 

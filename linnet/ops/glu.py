@@ -22,3 +22,13 @@ def glu(x: Tensor, act: str) -> Tensor:
         return y.view(*x.shape[:-1], -1)
     a, b = x.chunk(2, dim=-1)
     return ACTIVATIONS[act](a) * b  # M49
+
+
+def silu_gate(a: Tensor, b: Tensor) -> Tensor:
+    """silu(a) * b of two tensors (..., w)."""
+    if a.shape == b.shape and a.numel() and backend_serves("glu", a) and backend_serves("glu", b):
+        from linnet.ops.cpu.glu import gate as kernel
+
+        y: Tensor = kernel(a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1]), "silu")
+        return y.view(a.shape)
+    return silu(a) * b  # M49

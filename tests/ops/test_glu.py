@@ -12,7 +12,7 @@ from torch.nn.functional import gelu, relu, silu
 from linnet.errors import InputError
 from linnet.ops.backend import no_cpu_backend
 from linnet.ops.cpu import glu as on_cpu
-from linnet.ops.glu import ACTIVATIONS, glu
+from linnet.ops.glu import ACTIVATIONS, glu, silu_gate
 
 FUNCTIONS = {"silu": silu, "gelu": gelu, "relu": relu, "identity": lambda x: x}
 needs_kernels = pytest.mark.skipif(bool(no_cpu_backend()), reason=f"no kernels: {no_cpu_backend()}")
@@ -172,3 +172,17 @@ def test_peak_memory_is_the_output_and_two_gradients() -> None:
     """64 MiB of y, 64 of its gradient and 128 of the input's."""
     out = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=120)
     assert float(out.stdout) < 1.05 * 256
+
+
+def test_a_gate_is_silu_times_another_tensor_in_values_and_gradients() -> None:
+    torch.manual_seed(0)
+    wide = torch.randn(3, 5, 60)
+    given = [wide[..., :20].requires_grad_(), wide[..., 30:50].detach().requires_grad_()]  # rows with gaps between them
+    toward = torch.randn(3, 5, 20)
+    o, expected = silu_gate(*given), torch.nn.functional.silu(given[0]) * given[1]
+    for a, b in zip(
+        (o, *torch.autograd.grad(o, given, toward)),
+        (expected, *torch.autograd.grad(expected, given, toward)),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)

@@ -1,16 +1,17 @@
-// A gated linear unit, y = act(a) * b of rows [a, b], and its gradient, rows [da, db], in one pass each.
+// A gated linear unit, y = act(a) * b of the rows of a and b, and its gradients da and db, in one pass each.
 #pragma once
 
 #include "vector.h"
 
 struct Glu {
     int64_t rows, width, act, threads;  // act: 0 silu, 1 relu
-    float* x;                           // (rows, 2 width), ldx apart
-    int64_t ldx;
+    float *a, *b;                       // (rows, width), lda and ldb apart
+    int64_t lda, ldb;
     float* y;  // (rows, width) without gaps; null in the backward pass
     float* g;  // (rows, width), ldg apart
     int64_t ldg;
-    float* dx;  // (rows, 2 width) without gaps
+    float *da, *db;  // (rows, width), ldd apart
+    int64_t ldd;
 };
 
 // act(a) and its slope, which the forward pass ignores. NaN and infinities propagate as in torch.
@@ -52,7 +53,7 @@ extern "C" void linnet_glu(const Glu* problem) {
     const Glu p = *problem;
 #pragma omp parallel for num_threads(p.threads)
     for (int64_t r = 0; r < p.rows; r++) {
-        const float *a = p.x + r * p.ldx, *b = a + p.width;
+        const float *a = p.a + r * p.lda, *b = p.b + r * p.ldb;
         float* y = p.y + r * p.width;
         each_vector(p.width, [&](int64_t i, int64_t n) {
             vec slope;
@@ -65,8 +66,8 @@ extern "C" void linnet_glu_backward(const Glu* problem) {
     const Glu p = *problem;
 #pragma omp parallel for num_threads(p.threads)
     for (int64_t r = 0; r < p.rows; r++) {
-        const float *a = p.x + r * p.ldx, *b = a + p.width, *g = p.g + r * p.ldg;
-        float *da = p.dx + r * 2 * p.width, *db = da + p.width;
+        const float *a = p.a + r * p.lda, *b = p.b + r * p.ldb, *g = p.g + r * p.ldg;
+        float *da = p.da + r * p.ldd, *db = p.db + r * p.ldd;
         each_vector(p.width, [&](int64_t i, int64_t n) {
             const vec v = load_some(g + i, n), h = v * load_some(b + i, n);
             vec slope;
