@@ -93,6 +93,8 @@ STUDY = Registry(
         "base",
         "claims",
         "drawn",
+        "encoder_texts",
+        "fine_tuned",
         "index",
         "perplexity",
         "pictured",

@@ -60,9 +60,14 @@ class StudyRun(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its folder and of its record."""
-        task = f"{self.row.recipe.rpartition('/')[2]}-" if self.row.recipe else ""
-        name = self.row.name.replace(" ", "-").replace("+", "-").replace(",", "")
-        return f"{task}{name}-seed{self.seed}"
+        return study_run_name(self.row, self.seed)
+
+
+def study_run_name(row: Row, seed: int) -> str:
+    """The name of a run: the recipe if it is the row's own, the row, and the seed."""
+    task = f"{row.recipe.rpartition('/')[2]}-" if row.recipe else ""
+    name = row.name.replace(" ", "-").replace("+", "-").replace(",", "")
+    return f"{task}{name}-seed{seed}"
 
 
 class Trained(Study):
@@ -135,17 +140,24 @@ class Trained(Study):
             place = folder / f"{run.name}.json"
             if place.exists():
                 continue
+            ready = self.complete_run(run, out, folder, screen)
+            if ready is None:
+                continue
             screen.say(f"{self.name}, {request.scale} scale: {run.name}")
             try:
-                outcome = train_study_run(run, out / run.name, screen)
+                outcome = train_study_run(ready, out / run.name, screen)
             except BusyError:
                 continue
             if outcome.signal:
                 return outcome.signal
-            found = self.record(request.scale, run, outcome)
+            found = self.record(request.scale, ready, outcome)
             folder.mkdir(parents=True, exist_ok=True)
             write_json_file(place, found)
         return 0
+
+    def complete_run(self, run: StudyRun, out: Path, folder: Path, screen: Screen) -> StudyRun | None:
+        """The run with what follows from earlier ones; None if it has to wait for them. By default it is complete."""
+        return run
 
     def record(self, scale: str, run: StudyRun, outcome: Outcome) -> Record:
         """Everything about one finished run, as it is committed."""

@@ -113,8 +113,7 @@ class SentenceTask(Task):
         return {**self.encoder_fields(), **self._head()}
 
     def _head(self) -> dict[str, Any]:
-        output = "sentence" if self.data.pooling == "first" else "sentence_mean"
-        return {"output": output, "classes": len(self.classes) or 1}
+        return sentence_head(self.data.pooling, self.classes)
 
     def different_tokens(self) -> int:
         """The size of the vocabulary."""
@@ -278,3 +277,8 @@ class SentenceTask(Task):
     def header(self) -> tuple[str, str]:
         """The header of a file of predictions."""
         return ("index", "prediction")
+
+
+def sentence_head(pooling: str, classes: Sequence[str]) -> dict[str, Any]:
+    """The fields of the head of a model."""
+    return {"output": "sentence" if pooling == "first" else "sentence_mean", "classes": len(classes) or 1}

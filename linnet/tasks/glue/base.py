@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from linnet.data.glue import GLUE, GlueLayout, default_glue_path, read_glue_file, read_glue_splits
 from linnet.data.labeled_texts import LabeledTexts
-from linnet.tasks.sentences import SentenceData, SentenceTask
+from linnet.tasks.sentences import SentenceData, SentenceTask, sentence_head
 
 
 class GlueTask(SentenceTask):
@@ -26,6 +26,11 @@ class GlueTask(SentenceTask):
     def places(cls, data: SentenceData) -> dict[str, Path]:
         """The folder of the task in LINNET_DATA."""
         return {} if data.path is not None else {"path": default_glue_path(cls.name.removeprefix("glue/"))}
+
+    @classmethod
+    def planned_fields(cls, data: SentenceData, pretrain: bool = False) -> dict[str, Any]:
+        """The head; everything else is the encoder's."""
+        return sentence_head(data.pooling, cls.layout().classes)
 
     @property
     def metric_names(self) -> Sequence[str]:  # type: ignore[override]
