@@ -100,3 +100,6 @@ def print_plan(plan: dict[str, Any], json: bool) -> None:
     samples = f"{plan['drawn']:,} samples of up to {plan['context']:,} tokens"
     print(f"# {plan['parameters']:,} parameters; trains on {samples}, at most {plan['tokens']:,} in all, drawn from:")
     print("#", ", ".join(f"{split} {count:,}" for split, count in plan["samples"].items()))
+    for name, tokens in plan.get("corpora", {}).items():
+        about = "about " if name in plan["estimated"] else ""
+        print(f"# tokens of {name}:", ", ".join(f"{split} {about}{count:,}" for split, count in tokens.items()))

@@ -12,13 +12,10 @@ from functools import cached_property
 from pathlib import Path
 
 from linnet.data.enwik8 import default_enwik8, read_enwik8
+from linnet.data.held_out import SHARES, held_out_suffices, hold_out_files, hold_out_whole_files
+from linnet.data.held_out import SPLITS as SPLITS
 from linnet.errors import InputError, unknown_name_error
 from linnet.storage import LARGEST_TEXT, read_regular_file
-
-SPLITS = ("train", "valid", "test")
-SHARES = (0.90, 0.95)  # where train and valid end
-SMALLEST_SHARE = 0.01  # of the bytes; a split by file is not used if it leaves a split with less
-FEWEST_FILES = 4  # fewer whole files may not be representative, so a part of every file is held out instead
 
 TEXT_SUFFIXES = """
 .txt .text .md .markdown .rst .tex .org .tokens .raw .srt .csv .tsv .json .jsonl .toml .yaml .yml .html .xml
@@ -74,6 +71,11 @@ class Document:
     def text(self) -> str:
         """The document as a string."""
         return self.data.decode()
+
+    @property
+    def size(self) -> int:
+        """Bytes of text."""
+        return len(self.data)
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def _stdlib() -> Corpus:
     documents = [read_corpus_document(root / name, name) for name in found]
     if not documents:
         raise InputError(f"this Python has no source files of the standard library in {root}: use another corpus")
-    return Corpus("stdlib", _split_by_file(documents), missing=len(names) - len(found))
+    return Corpus("stdlib", hold_out_files(documents), missing=len(names) - len(found))
 
 
 def default_wikitext_corpus() -> Path:
@@ -208,7 +210,7 @@ def _read_texts(key: str, path: Path, skip_bad: bool) -> tuple[list[Document], l
     """The documents of a file or folder, and the skipped files, each with the reason."""
     passed: list[tuple[str, str]] = []
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if not _is_hidden(file, path) and file.is_file())
+        files = sorted(file for file in path.rglob("*") if not is_hidden_corpus_file(file, path) and file.is_file())
         texts = _text_files(path)
         if not texts:
             raise InputError(f"{path} has no text files (such as .txt, .md, .py): {key} must have some")
@@ -243,10 +245,11 @@ def _text_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     texts = (file for file in path.rglob("*") if file.suffix.lower() in TEXT_SUFFIXES.split() and file.is_file())
-    return sorted(file for file in texts if not _is_hidden(file, path))
+    return sorted(file for file in texts if not is_hidden_corpus_file(file, path))
 
 
-def _is_hidden(file: Path, root: Path) -> bool:
+def is_hidden_corpus_file(file: Path, root: Path) -> bool:
+    """Whether a file or one of its folders below `root` is hidden."""
     return any(part.startswith(".") for part in file.relative_to(root).parts)
 
 
@@ -256,22 +259,14 @@ def _hold_out(
     """The documents in the `wanted` splits, and how they were held out; other splits' shares go to training."""
     if wanted == ["train"]:
         return {"train": documents}, "nothing"
-    by_file = _split_by_file(documents)
     if held_out is None:
-        return (by_file if _enough(by_file, 1) else _split_by_line(documents)), "the end of all the text"
-    if held_out == "files" and not _enough(by_file, 1):
-        raise InputError("data.held_out is 'files': there are too few files for that; 'parts' is allowed")
-    whole = held_out == "files" or (held_out == "auto" and _enough(by_file, FEWEST_FILES))
-    splits = by_file if whole else _merge([_split_by_line([document]) for document in documents])
+        by_file = hold_out_files(documents)
+        return (by_file if held_out_suffices(by_file, 1) else _split_by_line(documents)), "the end of all the text"
+    whole = hold_out_whole_files(documents, held_out)
+    splits = whole or _merge([_split_by_line([document]) for document in documents])
     for split in (split for split in SPLITS if split not in wanted):
         splits["train"] = _in_order(documents, splits["train"] + splits.pop(split))
     return splits, "whole files" if whole else "the end of every file"
-
-
-def _enough(splits: dict[str, list[Document]], files: int) -> bool:
-    """Whether each split has at least this many files, and the smallest share of the bytes."""
-    sizes = [sum(len(document.data) for document in splits[split]) for split in SPLITS]
-    return min(len(splits[split]) for split in SPLITS) >= files and min(sizes) >= SMALLEST_SHARE * sum(sizes)
 
 
 def _merge(parts: list[dict[str, list[Document]]]) -> dict[str, list[Document]]:
@@ -284,16 +279,6 @@ def _in_order(documents: list[Document], chosen: list[Document]) -> list[Documen
     for document in chosen:
         by_name[document.name] = by_name.get(document.name, b"") + document.data
     return [Document(document.name, by_name[document.name]) for document in documents if document.name in by_name]
-
-
-def _split_by_file(documents: list[Document]) -> dict[str, list[Document]]:
-    """Assign each document by the hash of its name, so that adding one does not move others."""
-    splits: dict[str, list[Document]] = {split: [] for split in SPLITS}
-    for document in documents:
-        digest = hashlib.sha256(document.name.encode(errors="surrogateescape")).digest()
-        u = int.from_bytes(digest[:8], "little") / 2**64
-        splits[SPLITS[sum(u >= share for share in SHARES)]].append(document)
-    return splits
 
 
 def _split_by_line(documents: list[Document]) -> dict[str, list[Document]]:

@@ -1,14 +1,13 @@
 """A split as one stream of token ids on disk, cut into blocks whose order is a pure function of the step.
 
-A stream is tokenized once and cached as `<key>.tokens`: a header of 512 bytes, then the ids as they are in memory.
-The key is the SHA-256 of content, tokenizer and split, so a stale file is never used.
+A stream is tokenized once and cached as `<key>.tokens` (`token_file.py`). The key is the SHA-256 of content, tokenizer
+and split, so a stale file is never used.
 """
 
 import errno
 import hashlib
-import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,12 +18,13 @@ from numpy.typing import NDArray
 
 from linnet.data.corpora import Corpus
 from linnet.data.masking import IGNORE as IGNORE
+from linnet.data.token_file import HEADER as HEADER
+from linnet.data.token_file import map_token_file, read_token_file, write_token_header, write_token_ids
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import InputError
 from linnet.storage import DAY, cache_folder, clean_temporary_files, one_line_file_errors, temporary_file_name
 
 FORMAT = "linnet-tokens-1"
-HEADER = 512
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,8 @@ def open_packed_stream(
         temporary = temporary_file_name(path)
         with one_line_file_errors("write", path, temporary), _create(temporary) as file:
             fields = _tokenize(file, corpus, tokenizer, split, progress)
-            file.seek(0)
-            file.write(_header({**fields, "key": key}))
-            file.flush()
-            stream = Stream(split, _map(file, fields), fields["words"], fields["bytes"])
+            write_token_header(file, {**fields, "key": key})
+            stream = Stream(split, map_token_file(file, fields), fields["words"], fields["bytes"])
             if file.name == str(temporary):
                 temporary.replace(path)
                 clean_temporary_files(path.parent, older_than=DAY)
@@ -160,48 +158,31 @@ def _tokenize(
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
     """Write the ids of a split after the space for the header; returns the fields of the header."""
-    whole, count, words, done, total = hashlib.sha256(), 0, 0, 0, corpus.size(split)
-    file.seek(HEADER)
-    for document in corpus.splits[split]:
-        text = document.text
-        for ids in tokenizer.encode_document(text):
-            data = ids.tobytes()
-            file.write(data)
-            whole.update(data)
-            count += len(ids)
-        words += len(text.split()) + text.count("\n") + (not text.endswith("\n"))
-        done += len(document.data)
-        if progress is not None:
-            progress(done, total)
-    fields = {"dtype": tokenizer.dtype.name, "count": count, "sha256": whole.hexdigest()}
-    return {**fields, "words": words, "bytes": total}
+    words, done, total = 0, 0, corpus.size(split)
+
+    def arrays() -> Iterator[NDArray[Any]]:
+        nonlocal words, done
+        for document in corpus.splits[split]:
+            text = document.text
+            yield from tokenizer.encode_document(text)
+            words += count_text_words(text, text)
+            done += len(document.data)
+            if progress is not None:
+                progress(done, total)
+
+    return {**write_token_ids(file, arrays(), tokenizer.dtype), "words": words, "bytes": total}
 
 
-def _header(fields: dict[str, Any]) -> bytes:
-    """The fields as JSON without spaces, followed by its SHA-256."""
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    return f"{text} {hashlib.sha256(text.encode()).hexdigest()}".ljust(HEADER - 1).encode() + b"\n"
+def count_text_words(text: str, ending: str | None) -> int:
+    """Words and line ends in a part of a document; `ending` is the last part of it, None if more follows."""
+    unended = ending is not None and not ending.endswith("\n")
+    return len(text.split()) + text.count("\n") + unended
 
 
 def _read(path: Path, key: str, split: str) -> Stream | None:
     """The stream in a cache file, or None if the file is missing or damaged."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(HEADER)
-            fields = json.loads(header.split()[0])
-            size = HEADER + fields["count"] * np.dtype(fields["dtype"]).itemsize
-            if header != _header(fields) or fields["key"] != key or file.seek(0, 2) != size:
-                return None
-            tokens = _map(file, fields)
-            if hashlib.sha256(tokens.data).hexdigest() != fields["sha256"]:
-                return None
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return Stream(split, tokens, fields["words"], fields["bytes"])
-
-
-def _map(file: IO[bytes], fields: dict[str, Any]) -> NDArray[Any]:
-    return np.memmap(file, np.dtype(fields["dtype"]), "r", HEADER, (fields["count"],))
+    found = read_token_file(path, key)
+    return None if found is None else Stream(split, found[0], found[1]["words"], found[1]["bytes"])
 
 
 def _create(temporary: Path) -> IO[bytes]:

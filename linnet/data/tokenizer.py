@@ -71,10 +71,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without an `</s>` at its end; the kind `word` encodes each end of line as `</s>`."""
-        try:
-            data = text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"the text is not valid Unicode at character {error.start + 1}") from error
+        data = _utf8(text)
         if self.kind == "bytes":
             return [len(SPECIALS) + byte for byte in data]
         if self.kind == "word":
@@ -82,20 +79,33 @@ class Tokenizer:
         return list(self._bpe.encode(text, add_special_tokens=False).ids)
 
     def encode_document(self, text: str) -> Iterator[NDArray[Any]]:
-        """The ids of a whole document, as consecutive arrays, with an `</s>` at its end.
+        """The ids of a whole document, as consecutive arrays, with an `</s>` at its end."""
+        yield from self.encode_part(text)
+        end = self.encode_end(text)
+        if len(end):
+            yield end
 
-        For the kind `word` that is the `</s>` of the last line, so every line has exactly one.
-        """
+    def encode_part(self, text: str) -> Iterator[NDArray[Any]]:
+        """The ids of a part of a document, as consecutive arrays."""
         pieces = list(_pieces(text, PIECE))
         for start in range(0, len(pieces), PIECES_AT_ONCE):
             batch = pieces[start : start + PIECES_AT_ONCE]
             if self.kind in ("bpe", "gpt2"):
                 encodings = self._bpe.encode_batch_fast(batch, add_special_tokens=False)
                 yield from (np.array(encoding.ids, self.dtype) for encoding in encodings)
+            elif self.kind == "bytes":
+                data = (np.frombuffer(_utf8(piece), np.uint8) for piece in batch)
+                yield from (ids.astype(self.dtype) + self.dtype.type(len(SPECIALS)) for ids in data)
             else:
                 yield from (np.array(self.encode(piece), self.dtype) for piece in batch)
-        if self.kind != "word" or not text.endswith("\n"):
-            yield np.array([self.eos], self.dtype)
+
+    def encode_end(self, text: str) -> NDArray[Any]:
+        """The ids that end a document whose last part is `text`: an `</s>`.
+
+        For the kind `word` that is the `</s>` of the last line, so every line has exactly one.
+        """
+        ended = self.kind == "word" and text.endswith("\n")
+        return np.array([] if ended else [self.eos], self.dtype)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids; bytes that are not UTF-8 become U+FFFD, and special ids are dropped."""
@@ -351,6 +361,14 @@ def _bpe_fault(symbols: list[str], merges: list[Any]) -> str:
         if not pair or not {*merge, "".join(merge)} <= known:
             return f"the merge {short_config_value(merge)} is not of two symbols into a third"
     return ""
+
+
+def _utf8(text: str) -> bytes:
+    """The bytes of a text; half a surrogate pair has none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"the text is not valid Unicode at character {error.start + 1}") from error
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:

@@ -127,6 +127,13 @@ class Task(ABC):
     def fingerprint(self) -> dict[str, str]:
         """Hashes of the data by split; a run resumes only with the data it was started with."""
 
+    def prepare(self) -> None:  # noqa: B027  most tasks have nothing to add to their constructor
+        """Prepare what a run needs and a plan does not."""
+
+    def planned(self) -> dict[str, Any]:
+        """What a dry run says of the data: the number of `samples` per split, and perhaps more."""
+        return {"samples": {split: self.count(split) for split in SPLITS}}
+
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write what a run needs besides its weights, such as the tokenizer."""

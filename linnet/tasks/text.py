@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from linnet.config import DataSettings, Place, RunConfig, short_config_value
 from linnet.data.corpora import SPLITS, Corpus, default_wikitext_corpus, load_corpus
 from linnet.data.enwik8 import default_enwik8
+from linnet.data.mixture import mixture_shares
 from linnet.data.packing import Blocks, Stream, open_packed_stream
 from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2_tokenizer
 from linnet.errors import InputError
-from linnet.storage import read_json_file
-from linnet.tasks.base import Task, Work
+from linnet.storage import cache_folder, read_json_file
+from linnet.tasks.base import Indices, Task, Work
+from linnet.tasks.sharded_text import ShardedText, TextPart, few_text_names
 
 FEWEST = {"bpe": 261, "word": 5}  # tokens: the special ones and, for bpe, each byte
 _made: dict[tuple[object, ...], Tokenizer] = {}  # the last one, since the runs of a study all have the same
@@ -25,8 +29,11 @@ _made: dict[tuple[object, ...], Tokenizer] = {}  # the last one, since the runs 
 class TextData(DataSettings):
     """The text, how it becomes tokens, and the length of a sample."""
 
-    corpus: Literal["stdlib", "wikitext", "enwik8", "text"] = "stdlib"
+    corpus: Literal["stdlib", "wikitext", "enwik8", "text", "shards"] = "stdlib"
     path: Place = None
+    mixture: dict[str, TextPart] | None = None
+    kind: Literal["text", "jsonl", "parquet"] | None = None
+    field: Annotated[str, Field(min_length=1)] | None = None
     valid_path: Place = None
     test_path: Place = None
     held_out: Literal["auto", "files", "parts"] | None = None  # None in a run folder means the rule of version 0.1
@@ -47,8 +54,9 @@ class TextData(DataSettings):
             )
         for name in ("valid_path", "test_path", "held_out", "skip_bad"):
             value = getattr(self, name)
-            if self.corpus != "text" and value is not None:
-                raise InputError(f"data.{name} is {short_config_value(value)}: only data.corpus 'text' uses it")
+            if self.corpus not in ("text", "shards") and value is not None:
+                line = f"data.{name} is {short_config_value(value)}: only data.corpus 'text' and 'shards' use it"
+                raise InputError(line)
         if self.tokenizer != "gpt2" and self.tokenizer_path is not None:
             place = short_config_value(self.tokenizer_path)
             raise InputError(f"data.tokenizer_path is {place}: only data.tokenizer 'gpt2' reads files")
@@ -58,6 +66,41 @@ class TextData(DataSettings):
             raise InputError(f"data.vocab_size is {self.vocab_size}: the tokenizer {name!r} needs at least {fewest}")
         if self.corpus == "text" and self.path is None:
             raise InputError("data.path is missing: set it to your text, for example --set data.path=my.txt")
+        self._check_shards()
+
+    def _check_shards(self) -> None:
+        """Raise if the keys of sharded corpora contradict each other."""
+        for name in ("mixture", "kind", "field"):
+            if self.corpus != "shards" and getattr(self, name) is not None:
+                value = short_config_value(getattr(self, name))
+                raise InputError(f"data.{name} is {value}: only data.corpus 'shards' uses it")
+        if self.corpus == "shards" and self.path is None and self.mixture is None:
+            raise InputError("data.path is missing: set it to a file or folder, or set data.mixture to several")
+        if self.mixture is not None:
+            if not self.mixture:
+                raise InputError("data.mixture is empty: give each corpus a table with path and weight")
+            for name in ("path", "valid_path", "test_path", "kind", "field"):
+                if getattr(self, name) is not None:
+                    value = short_config_value(getattr(self, name))
+                    raise InputError(f"data.{name} is {value}: with data.mixture, each corpus in it has its own {name}")
+            mixture_shares({name: part.weight for name, part in self.mixture.items()})
+
+    def parts(self) -> dict[str, TextPart]:
+        """The corpora of a mixture by name; a single one is called by its file or folder."""
+        if self.mixture is not None:
+            return self.mixture
+        own = {name: getattr(self, name) for name in ("path", "kind", "field", "valid_path", "test_path")}
+        return {Path(own["path"]).name: TextPart(weight=1.0, **own)}
+
+    def full_paths(self) -> dict[str, Any]:
+        """Those of the parts of a mixture too."""
+        parts = None if self.mixture is None else {name: part.absolute() for name, part in self.mixture.items()}
+        return {**super().full_paths(), **({} if parts is None else {"mixture": parts})}
+
+    def without_paths(self) -> dict[str, Any]:
+        """Without those of the parts of a mixture either."""
+        parts = None if self.mixture is None else {name: part.without_paths() for name, part in self.mixture.items()}
+        return {**super().without_paths(), "mixture": parts}
 
 
 class TextTask(Task):
@@ -82,23 +125,68 @@ class TextTask(Task):
     @staticmethod
     def fresh(data: TextData) -> dict[str, Any]:
         """How a new run holds out text; version 0.1 used another rule and did not record it."""
-        return {"held_out": "auto"} if data.corpus == "text" and data.held_out is None else {}
+        return {"held_out": "auto"} if data.corpus in ("text", "shards") and data.held_out is None else {}
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
     ) -> None:
         super().__init__(config, cache, folder, work)
-        own = {name: getattr(self.data, name) for name in ("held_out", "valid_path", "test_path")}
-        self.corpus = load_corpus(self.data.corpus, self.data.path, **own, skip_bad=bool(self.data.skip_bad))
+        self.corpus = self._load()
         self.tokenizer = self._tokenizer()
-        self.streams: dict[str, Stream] = {}
-        self.blocks: dict[str, Blocks] = {}
+        if isinstance(self.corpus, Corpus):
+            self.prepare()
+
+    def _load(self) -> Corpus | ShardedText:
+        """The text: in memory, or in files that are checked but not yet tokenized."""
+        if self.data.corpus == "shards":
+            key = "data" if self.data.mixture is None else "data.mixture"
+            rules = (self.data.held_out or "auto", bool(self.data.skip_bad))
+            return ShardedText(key, self.data.parts(), *rules, self.cache or cache_folder(), self.work)
+        own = {name: getattr(self.data, name) for name in ("held_out", "valid_path", "test_path")}
+        return load_corpus(self.data.corpus, self.data.path, **own, skip_bad=bool(self.data.skip_bad))
+
+    def prepare(self) -> None:
+        """Tokenize, or find the tokens in the cache."""
+        _ = self.blocks
+
+    @cached_property
+    def streams(self) -> dict[str, Stream]:
+        """The tokens of each split."""
+        corpus, found = self.corpus, {}
+        if isinstance(corpus, ShardedText):
+            return {split: corpus.open(split, self.tokenizer) for split in SPLITS}
         for split in SPLITS:
             show = self.work(f"reading the {split} text")
-            self.streams[split] = open_packed_stream(self.corpus, self.tokenizer, split, self.cache, show)
-            self.blocks[split] = Blocks(self.streams[split], self.data.context, whole=split != "train")
-            if not len(self.blocks[split]):
+            found[split] = open_packed_stream(corpus, self.tokenizer, split, self.cache, show)
+        return found
+
+    @cached_property
+    def blocks(self) -> dict[str, Blocks]:
+        """The blocks of each split."""
+        found = {}
+        for split, stream in self.streams.items():
+            found[split] = Blocks(stream, self.data.context, whole=split != "train")
+            if not len(found[split]):
                 raise InputError(f"the {split} split of the corpus is empty: give more text")
+        if isinstance(self.corpus, ShardedText):
+            self.corpus.train_blocks(self.data.context)
+        return found
+
+    def train_samples(self, number: int) -> tuple[Indices, Indices]:
+        """Sharded corpora have an order of their own, which takes no memory."""
+        if isinstance(self.corpus, Corpus):
+            return super().train_samples(number)
+        self.prepare()
+        size = self.config.train.batch
+        numbers = number * size + np.arange(size, dtype=np.int64)
+        return self.corpus.draw(self.config.seed, numbers, self.data.context)
+
+    def planned(self) -> dict[str, Any]:
+        """Sharded corpora are not tokenized for a plan: their tokens are listed in the cache, or estimated."""
+        if isinstance(self.corpus, Corpus):
+            return super().planned()
+        place = cache_folder() if self.data.cache is None else Path(self.data.cache)
+        return self.corpus.plan(self.tokenizer, self.data.context, place)
 
     def _tokenizer(self) -> Tokenizer:
         """The tokenizer of the run, or a new one built from the training text."""
@@ -117,6 +205,8 @@ class TextTask(Task):
 
     def remarks(self) -> list[str]:
         """The amount of text, and which files are held out or skipped."""
+        if isinstance(self.corpus, ShardedText):
+            return self.corpus.remarks()
         if self.data.corpus != "text":
             return []
         sizes = ", ".join(f"{split} {self.corpus.size(split):,}" for split in SPLITS)
@@ -124,9 +214,9 @@ class TextTask(Task):
         for split in SPLITS[1:]:
             names = list(dict.fromkeys(document.name for document in self.corpus.splits[split]))
             where = "" if getattr(self.data, f"{split}_path") else f" ({self.corpus.held_out})"
-            lines.append(f"held out for {split}{where}: {_few(names)}")
+            lines.append(f"held out for {split}{where}: {few_text_names(names)}")
         if self.corpus.passed_over:
-            lines.append(f"skipped: {_few([f'{name} ({why})' for name, why in self.corpus.passed_over])}")
+            lines.append(f"skipped: {few_text_names([f'{name} ({why})' for name, why in self.corpus.passed_over])}")
         return lines
 
     def model_fields(self) -> dict[str, Any]:
@@ -154,12 +244,6 @@ class TextTask(Task):
         return len(self.blocks[split])
 
 
-def _few(names: Sequence[str], most: int = 5) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
-
-
 def _recorded_tokenizer(folder: Path) -> object:
     """The SHA-256 of the tokenizer that the environment.json of a run records; None if it records none."""
     path = folder / "environment.json"
@@ -168,12 +252,19 @@ def _recorded_tokenizer(folder: Path) -> object:
     return data.get("tokenizer") if isinstance(data, dict) else None
 
 
-def make_text_tokenizer(data: TextData, corpus: Corpus, mask: bool) -> Tokenizer:
-    """The tokenizer that [data] asks for; if no size is set, the size of a BPE depends on the size of the text."""
+def make_text_tokenizer(data: TextData, corpus: Corpus | ShardedText, mask: bool) -> Tokenizer:
+    """The tokenizer that [data] asks for; if no size is set, the size of a BPE depends on the size of the text.
+
+    It is built from the training text; from a sample of it, if it is sharded and large.
+    """
     size = data.vocab_size
     if data.tokenizer == "bpe" and size is None:
         size = fitting_text_vocabulary(corpus.size("train"))
-    texts = (document.text for document in corpus.splits["train"])
+    texts: Iterable[str]
+    if isinstance(corpus, Corpus):
+        texts = (document.text for document in corpus.splits["train"])
+    else:
+        texts = corpus.sample()
     key = (data.tokenizer, corpus.sha256["train"], size, data.tokenizer_path, mask)
     if key not in _made:
         _made.clear()

@@ -5,7 +5,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from linnet.config import RunConfig
-from linnet.data.corpora import SPLITS
 from linnet.registry import TASK
 from linnet.screen import Screen
 from linnet.train.check import check_config_tables
@@ -28,16 +27,16 @@ def dry_run(config: RunConfig, screen: Screen) -> dict[str, Any]:
     made, data = TASK[config.task].generated(config.data), config.data
     few = {"count": min(FEW, sum(made.values()))} if made else {}
     with TemporaryDirectory() as cache:
-        run = Run(change_fresh_data(config, few), None, screen, Path(cache))
+        run = Run(change_fresh_data(config, few), None, screen, Path(cache), planned=True)
         run.check()
         if run.lack is not None:
             screen.warn(run.lack)
-        samples = made or {split: run.task.count(split) for split in SPLITS}
+        planned = {"samples": made} if made else run.task.planned()
         run.remark()
     return {
         "config": run.config.model_copy(update={"data": data}).model_dump(mode="json", exclude_none=True),
         "parameters": run.parameters,
-        "samples": samples,
+        **planned,
         "context": run.task.data.context,
         "drawn": size_in_samples(config),
         "tokens": size_in_tokens(config),

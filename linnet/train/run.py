@@ -58,12 +58,15 @@ from linnet.train.pretraining import pretrained_encoder, pretraining_config, tak
 class Run:
     """One run: its configuration, its task with the data, and its model, each created on first use and then kept.
 
-    `cache` replaces the cache folder of the configuration, for data that are slow to prepare.
+    `cache` replaces the cache folder of the configuration, for data that are slow to prepare; a run that is only
+    `planned` leaves the slowest part out.
     """
 
-    def __init__(self, config: RunConfig, folder: Path | None, screen: Screen, cache: Path | None = None) -> None:
+    def __init__(
+        self, config: RunConfig, folder: Path | None, screen: Screen, cache: Path | None = None, planned: bool = False
+    ) -> None:
         self.given, self.screen, self.cache = config, screen, cache
-        self._folder = folder
+        self._folder, self._planned = folder, planned
 
     @property
     def folder(self) -> Path:
@@ -78,6 +81,8 @@ class Run:
             torch.set_num_threads(self.given.train.threads)
         try:
             made: Task = TASK[self.given.task](self.given, self.cache, self._folder, self.screen.work)
+            if not self._planned:
+                made.prepare()
         finally:
             self.screen.close()
         return made

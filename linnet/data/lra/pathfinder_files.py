@@ -4,12 +4,8 @@ A folder of shards holds `pathfinder.json`, which describes the whole set, and o
 """
 
 import io
-import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -21,6 +17,7 @@ from linnet.data.lra.pathfinder import SIZE, draw_pathfinder
 from linnet.data.lra.png import decode_png
 from linnet.data.lra.sequences import Arrays, Sequences, load_sequence_arrays, save_sequence_arrays
 from linnet.data.lra.sources import read_source_files
+from linnet.data.workers import work_in_workers
 from linnet.errors import InputError
 from linnet.storage import DAY, clean_temporary_files, one_line_file_errors, read_json_file, write_json_file
 
@@ -88,39 +85,10 @@ def write_pathfinder_files(
     done = count - sum(shard.size for shard in todo)
     if progress is not None:
         progress(done, count)
-    for size in _run(todo, workers or os.cpu_count() or 1):
+    for size in work_in_workers(_Shard.write, todo, workers or os.cpu_count() or 1):
         done += size
         if progress is not None:
             progress(done, count)
-
-
-def _run(shards: Sequence[_Shard], workers: int) -> Iterator[int]:
-    """Write shards, in this process or in several, and yield the size of each when it is done."""
-    if min(workers, len(shards)) <= 1:
-        yield from (shard.write() for shard in shards)
-        return
-    # Spawn: a fork of a process in which torch has started threads could hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(shards)), context, initializer=_follow_parent) as pool:
-        try:
-            for future in as_completed([pool.submit(shard.write) for shard in shards]):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _follow_parent() -> None:
-    """Ignore Ctrl-C, because the parent stops its workers; if the parent is killed, exit too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # this runs in a worker
-    parent.join()
-    os._exit(1)  # otherwise a worker would wait forever, because it holds the other end of its own pipe
 
 
 def read_pathfinder_files(folder: Path) -> Sequences:
