@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from linnet.data.held_out import SHARES, SPLITS, hold_out_whole_files
-from linnet.data.source_texts import read_source_texts
+from linnet.data.source_texts import PIECE, read_source_texts
 from linnet.data.sources import Place, Source, cut_source_for_shard, cut_source_held_out, scan_sources
 from linnet.errors import InputError
 from linnet.storage import dump_json_file
@@ -72,10 +72,11 @@ class ShardedCorpus:
         if self.size(split) <= size:
             yield from (text for piece in self.splits[split] for text, _ in piece.read())
             return
-        for piece, place in self._places(split, min(SEGMENTS, max(size >> 16, 1))):
+        count = min(SEGMENTS, max(size // PIECE, 1))
+        for piece, place in self._places(split, count):
             start = cut_source_for_shard(piece.source, max(place, 1), piece.stop)
             start = piece.start if start is None else start
-            yield from _some(Piece(piece.source, start, piece.stop), size // SEGMENTS)
+            yield from _some(Piece(piece.source, start, piece.stop), size // count)
 
     def _places(self, split: str, count: int) -> Iterator[tuple[Piece, int]]:
         """Places at equal distances in a split, each in its piece."""

@@ -109,9 +109,9 @@ class ShardTokens:
         flat = positions.ravel()
         which = np.searchsorted(self._starts, flat, "right") - 1
         found = np.empty(flat.shape, self.dtype)
-        for number in np.unique(which):
+        for number in np.flatnonzero(np.bincount(which)).tolist():
             here = which == number
-            found[here] = self._map(int(number))[flat[here] - self._starts[number]]
+            found[here] = self._map(number)[flat[here] - self._starts[number]]
         return found.reshape(positions.shape)
 
     def _map(self, number: int) -> NDArray[Any]:
@@ -206,7 +206,8 @@ def _make(shards: list[Shard], tokenizer: Tokenizer, progress: Callable[[int, in
     tokenizer.save(folder / TOKENIZER)
     done, total = 0, sum(shard.bytes for shard in shards)
     progress(done, total)
-    for size in work_in_workers(Shard.write, shards, workers or (count_worker_cores() if total >= FEWEST_BYTES else 1)):
+    workers = workers or (count_worker_cores() if total >= FEWEST_BYTES else 1)
+    for size in work_in_workers(Shard.write, shards, workers):
         done += size
         progress(done, total)
 

@@ -14,7 +14,7 @@ from typing import Any
 from linnet.config import short_config_value
 from linnet.errors import InputError, missing_extra_error_text
 
-WINDOW = 1 << 20  # bytes
+WINDOW = 1 << 16  # bytes
 PIECE = 1 << 16  # characters
 LONGEST_LINE = 1 << 26  # characters of plain text in which there is no place to cut
 LONGEST_ROW = 1 << 28  # bytes of JSON
@@ -133,12 +133,13 @@ def _read_json_lines(path: str, field: str, start: int, stop: int, bad: Bad) -> 
 def _json_text(line: bytes, field: str) -> tuple[str, str]:
     """The text in a line of JSON, or what is wrong with the line."""
     try:
-        row = json.loads(line.removeprefix(codecs.BOM_UTF8).decode())
+        row = json.loads(line.removeprefix(codecs.BOM_UTF8).rstrip().decode())
     except UnicodeDecodeError as error:
         return "", f"it holds the byte 0x{error.object[error.start]:02x}, which is not UTF-8 text"
     except (ValueError, RecursionError) as error:
         cut = "" if line.endswith(b"\n") else ", and the file ends in it: it was cut short"
-        return "", f"it is not JSON ({str(error).splitlines()[0]}){cut}"
+        why = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+        return "", f"it is not JSON ({why}){cut}"
     if not isinstance(row, dict):
         return "", f"it is {short_config_value(row)}, not an object with the field {field!r}"
     if field not in row:
