@@ -23,7 +23,7 @@ Sets = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; write nothing.")]
 SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Skip files of data.path that are not UTF-8 text, and list them.")
+    bool, typer.Option("--skip-bad", help="Skip files and rows of data.path that are not text, and list them.")
 ]
 
 
@@ -45,6 +45,7 @@ def train_command(
     Examples:
       linnet train smoke
       linnet train text --set data.path=my.txt --out runs/mine
+      linnet train shards --set data.path=corpus --dry-run
       linnet train wikitext2 --set model.preset=vanilla_lm_small --set seed=1
       linnet train recipes/stdlib.toml --dry-run
     """

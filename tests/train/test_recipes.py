@@ -58,7 +58,9 @@ def test_every_recipe_builds(name, data, data_dir, tmp_path):
             (data / f"new_aan_pairs.{split}.tsv").write_text("1\ta\tb\tone text\tanother\n")
     elif name.startswith("lra/") and name not in LRA:
         data_dir({"text": "imdb", "image": "cifar10-gray", "retrieval_small": "aan-small"}[name[4:]])
-    path = {"wikitext": str(data), "text": str(data / "my.txt")}.get(getattr(config.data, "corpus", "none"))
+    path = {"wikitext": str(data), "text": str(data / "my.txt"), "shards": str(data / "my.txt")}.get(
+        getattr(config.data, "corpus", "none")
+    )
     path = str(data) if name == "lra/retrieval" else path
     if name in PICTURES:
         data_dir(PICTURES[name])
