@@ -120,7 +120,7 @@ class ShardedText:
         borders = [min(-(-end // context), ends[-1] // context) for end in ends]
         counts = [after - before for before, after in pairwise(borders)]
         for name, count, size in zip(self.corpora, counts, sizes, strict=True):
-            if count < 1:
+            if size < context or count < 1:
                 few = f"the train split of {name} has {size} tokens, too few for a block of data.context = {context}"
                 raise InputError(f"{few}: give more text or a smaller context")
         return borders[:-1], counts
