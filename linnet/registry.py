@@ -82,7 +82,7 @@ INSTRUMENT = Registry("instrument", "linnet.instruments", machinery=("analyze", 
 TASK = Registry(
     "task",
     "linnet.tasks",
-    machinery=("base", "glue/base", "lra/base", "metrics", "parts", "sentences", "text"),
+    machinery=("base", "glue/base", "lra/base", "metrics", "parts", "sentences", "sharded_text", "text"),
 )
 DEFAULT_TASK = "causal_lm"  # for a recipe that names none
 STUDY = Registry(
