@@ -36,7 +36,24 @@ def every_command(folder: Path, recipe: Path) -> list[list[str]]:
     more = ["verify", run], ["verify", model], ["repair", run], ["doctor", run], ["doctor"], ["list", "attention"]
     last = ["analyze", run, "--samples", "1"], ["report", run], ["bench", "ops", "--quick", "--lengths", "256,512"]
     bench = [*last[2], "--only", "linear", "--no-peers", "--out", str(folder / "bench")]
-    return [*commands, *others, *more, *last[:2], bench, ["audit", "norm"]]
+    return [*commands, *others, *more, *last[:2], bench, ["audit", "norm"], *_newer_commands(folder, recipe)]
+
+
+def _newer_commands(folder: Path, recipe: Path) -> list[list[str]]:
+    """Fine-tuning and its predictions, Transformers, and sweeps."""
+    table, encoder, tuned = folder / "texts.tsv", folder / "encoder.toml", str(folder / "tuned")
+    table.write_text("text\tlabel\n" + "".join(f"a text {i}\t{'no' if i % 2 else 'yes'}\n" for i in range(40)))
+    encoder.write_text(dump_config(small_run(folder, "masked_lm", steps=2)))
+    small = ["data.context=16", "train.steps=2", "train.batch=2", "train.eval_every=2", "train.warmup=0"]
+    sets = [part for given in (f"data.path={table}", *small) for part in ("--set", given)]
+    grid = ["--grid", "train.lr=1e-3,3e-3", "--out", str(folder / "sweep")]
+    return [
+        ["train", str(encoder), "--out", str(folder / "encoder")],
+        ["finetune", str(folder / "encoder"), "classify", "--out", tuned, *sets],
+        ["predict", tuned, "--data", str(table), "--out", str(folder / "answers.tsv")],
+        ["export", str(folder / "run"), "--hf", "--out", str(folder / "hf")],
+        ["sweep", str(recipe), *grid],
+    ]
 
 
 def watched_command(command: list[str], events: tuple[str, ...]) -> int:

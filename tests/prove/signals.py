@@ -9,7 +9,7 @@ from pathlib import Path
 
 from linnet.cli.app import run_app
 from linnet.config import dump_config
-from linnet.storage import read_run_metrics
+from linnet.storage import checkpoint_steps, read_run_metrics
 from tests.prove.promise import Trials, promise
 from tests.prove.runs import child, ended, kill_child, last_bytes, small_run
 
@@ -25,7 +25,8 @@ def _start(trials: Trials, **train) -> tuple[Path, Path]:
 @promise(
     "6",
     "SIGTERM, SIGINT and SIGHUP save and end a run within 5 seconds, with the code of the signal; nothing is lost.",
-    "A signal at a random moment of a run, then `resume`: the exit code, the time, and the bytes at the end.",
+    "A signal at a random moment of a run, then `resume`: the exit code, the time, the step that was saved, and the "
+    "bytes at the end.",
 )
 def signals_save(trials: Trials) -> None:
     """50 of each of two signals, 20 of the third."""
@@ -47,9 +48,11 @@ def signals_save(trials: Trials) -> None:
             seconds = time.perf_counter() - start
             slowest = max(slowest, seconds)
             code = None if status is None else os.waitstatus_to_exitcode(status)
+            saved = max(checkpoint_steps(folder / "checkpoints"), default=0)
             os.waitpid(child(lambda: run_app(["resume", str(folder), "--json"])), 0)
             kept = code in (128 + number, 0) and seconds < SECONDS and last_bytes(folder) == last_bytes(whole)
-            trials.check(kept, f"{number.name} at step {at}: code {code} after {seconds:.1f} s, or other bytes")
+            what = f"code {code} after {seconds:.1f} s, saved at step {saved}, or other bytes"
+            trials.check(kept and saved >= at, f"{number.name} at step {at}: {what}")
             shutil.rmtree(folder)
     trials.measured["Slowest stop in seconds"] = round(slowest, 2)
 

@@ -8,19 +8,11 @@ import random
 import shutil
 import tarfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
-from linnet.data.corpora import load_corpus
-from linnet.data.lra import image, listops_tsv, pathfinder_files, retrieval, text
-from linnet.data.lra.png import encode_png
-from linnet.data.tokenizer import Tokenizer, build_tokenizer
-from linnet.storage import read_json_file
+from linnet.data.lra import image, text
 from tests.prove.promise import Trials, promise
-
-REVIEWS = [f"{split}/{kind}/{i}.txt" for split in ("test", "train") for kind in ("neg", "pos", "unsup") for i in "01"]
+from tests.prove.readers import READERS, REVIEWS
 
 
 def _tar(members: list[tuple[str, bytes | tuple[bytes, str]]]) -> bytes:
@@ -104,90 +96,6 @@ def hostile_archives_are_harmless(trials: Trials) -> None:
         trials.check(same and time.perf_counter() - start < 60, f"{what}: something was written, or it took long")
 
 
-def _reviews(folder: Path) -> Callable[[], object]:
-    for name in REVIEWS:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("a review of 7 words, and a comma")
-    return lambda: text.read_lra_text(folder, 100)
-
-
-def _review_tables(folder: Path) -> Callable[[], object]:
-    rows = "".join(f"{i % 2}\t{i}\ta review {i}\n" for i in range(20))
-    for split in ("train", "test"):
-        (folder / f"{split}.tsv.xz").write_bytes(lzma.compress(rows.encode()))
-    return lambda: text.read_lra_text(folder, 100)
-
-
-def _pictures(folder: Path) -> Callable[[], object]:
-    rng = np.random.default_rng(0)
-    for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
-        records = rng.integers(0, 256, (4, 3073), dtype=np.uint8)
-        records[:, 0] %= 10
-        (folder / name).write_bytes(records.tobytes())
-    return lambda: image.read_lra_image(folder)
-
-
-def _grey(folder: Path) -> Callable[[], object]:
-    x, y = np.zeros((20, 1024), np.uint8), np.arange(20) % 10
-    np.savez_compressed(folder / "cifar10_gray.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-    return lambda: image.read_lra_image(folder)
-
-
-def _pairs(folder: Path) -> Callable[[], object]:
-    for name in retrieval.NAMES.values():
-        (folder / name).write_bytes(b"1.0\ta\tb\tpaper a\tpaper b\n0.0\ta\tc\tpaper a\tpaper c is long\n")
-    return lambda: retrieval.read_retrieval(folder, 100)
-
-
-def _citations(folder: Path) -> Callable[[], object]:
-    docs = "".join(f"P{i}\tpaper {i}\n" for i in range(200))
-    (folder / "docs.tsv.xz").write_bytes(lzma.compress(docs.encode()))
-    cites = "".join(f"P{i}\tP{(i + d) % 200}\n" for i in range(200) for d in (1, 2, 3, 4))
-    (folder / "citations.tsv").write_text(cites)
-    return lambda: retrieval.read_small_retrieval(folder, 100)
-
-
-def _listops(folder: Path) -> Callable[[], object]:
-    rows = "Source\tTarget\n" + "( ( ( [MAX 1 ) 7 ) ] )\t7\n( ( ( [MIN 4 ) 2 ) ] )\t2\n" * 5
-    (folder / "basic_train.tsv").write_text(rows)
-    return lambda: listops_tsv.read_listops_tsv(folder / "basic_train.tsv", 2000)
-
-
-def _pathfinder(folder: Path) -> Callable[[], object]:
-    (folder / "imgs/0").mkdir(parents=True)
-    (folder / "metadata").mkdir()
-    lines = []
-    for i in range(4):
-        (folder / f"imgs/0/sample_{i}.png").write_bytes(encode_png(np.full((32, 32), 9 * i, np.uint8)))
-        lines.append(f"imgs/0 sample_{i}.png {i} {i % 2} 1 2 3 4 5")
-    (folder / "metadata/0.npy").write_text("\n".join(lines) + "\n")
-    return lambda: pathfinder_files.read_public_pathfinder_files(folder)
-
-
-def _text(folder: Path) -> Callable[[], object]:
-    for i in range(4):
-        (folder / f"{i}.txt").write_text("Words of a text, line by line.\nAnother line.\n" * 30)
-    return lambda: load_corpus("text", folder, held_out="auto")
-
-
-def _wikitext(folder: Path) -> Callable[[], object]:
-    for split in ("train", "valid", "test"):
-        (folder / f"wiki.{split}.tokens").write_text(" = Title = \n\n words and <unk> words \n" * 20)
-    return lambda: load_corpus("wikitext", folder)
-
-
-def _tokenizer(folder: Path) -> Callable[[], object]:
-    build_tokenizer("bpe", ["words and more words, line by line " * 20], 300).save(folder / "tokenizer.json")
-    return lambda: Tokenizer.load(folder / "tokenizer.json")
-
-
-def _json(folder: Path) -> Callable[[], object]:
-    (folder / "about.json").write_text('{"a": [1, 2, {"b": null}], "c": "text"}')
-    return lambda: read_json_file(folder / "about.json")
-
-
-READERS = (_text, _wikitext, _tokenizer, _json, _reviews, _review_tables, _pictures, _grey, _pairs, _citations)
-READERS = (*READERS, _listops, _pathfinder)
 PIECES = (
     b"",
     b"\x00",
@@ -227,8 +135,9 @@ def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
 @promise(
     "12",
     "Bad data give one line that names the file, or are read.",
-    "Mutated files (cut, flipped, inserted, repeated, emptied, random) for each of twelve readers: texts, WikiText, "
-    "tokenizers, JSON, reviews, tables, pictures, pairs, citations, ListOps and Pathfinder.",
+    "500 mutated files (cut, flipped, inserted, repeated, emptied, random) for each of twenty readers: texts, "
+    "WikiText, tokenizers, JSON, reviews, tables, pictures in five layouts, pairs, citations, ListOps, Pathfinder, "
+    "GLUE in three forms, exported models and folders of Transformers.",
 )
 def bad_data(trials: Trials) -> None:
     """500 files for every reader."""

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -17,10 +18,11 @@ from tests.train.test_run import QUIET, edit
 
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm", "recall"])
 def test_the_bytes_are_those_of_a_run_that_waits(config, tmp_path, last, task):
+    before = set(threading.enumerate())
     for name, given in (("waits", False), ("goes_on", True)):
         start_run(config(task, save_async=given, save_every=1), tmp_path / name, QUIET)
     assert last(tmp_path / "waits") == last(tmp_path / "goes_on")
-    assert not [thread for thread in threading.enumerate() if "checkpoint" in thread.name]
+    assert set(threading.enumerate()) == before
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(config, tmp_path, monkeypatch):
@@ -80,16 +82,38 @@ def test_a_kill_while_a_checkpoint_is_written_loses_nothing(config, tmp_path, la
     assert True in seen
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_while_a_checkpoint_is_written_loses_nothing(config, tmp_path, monkeypatch, last, number):
+    """The thread is inside the save of step 2 when the signal arrives; both that step and the last one are saved."""
+    settings = config(steps=6, save_every=2, eval_every=0, keep_last=9)
+    start_run(settings, tmp_path / "whole", QUIET)
+
+    def interrupted(folder, step, *rest):
+        if step == 2:
+            os.kill(os.getpid(), number)
+            time.sleep(0.3)  # the main thread handles it meanwhile
+        return save_checkpoint(folder, step, *rest)
+
+    monkeypatch.setattr(saving, "save_checkpoint", interrupted)
+    outcome = start_run(settings, tmp_path / "run", QUIET)
+    assert outcome.signal == number
+    assert checkpoint_steps(tmp_path / "run/checkpoints") == sorted({2, outcome.step})
+    monkeypatch.undo()
+    assert resume_run(tmp_path / "run", QUIET).step == 6
+    assert last(tmp_path / "run") == last(tmp_path / "whole")
+
+
 def test_a_failure_ends_the_run_at_its_next_update(config, tmp_path, monkeypatch):
     def full(folder, step, *rest):
         if step == 2:
             raise LinnetError(f"cannot write {folder}/step-2: No space left on device")
         return save_checkpoint(folder, step, *rest)
 
+    before = set(threading.enumerate())
     monkeypatch.setattr(saving, "save_checkpoint", full)
     with pytest.raises(LinnetError, match="step-2: No space left on device"):
         start_run(config(steps=1000, save_every=2, eval_every=0), tmp_path / "run", QUIET)
-    assert not [thread for thread in threading.enumerate() if "checkpoint" in thread.name]
+    assert set(threading.enumerate()) == before
     monkeypatch.undo()
     edit(tmp_path / "run", "steps = 1000", "steps = 4")
     assert resume_run(tmp_path / "run", QUIET).step == 4
