@@ -162,8 +162,7 @@ class FineTuned(Trained):
                 x: list(found[task].values()) for x, task in enumerate(tasks, 1) if found.get(task)
             }
             lines += [spread_line(system, points)] if points else []
-        places = ", ".join(f"{x}: {task}" for x, task in enumerate(tasks, 1))
-        return [Figure("Scores", f"task ({places})", "leading metric, %", lines, note=note)]
+        return [Figure("Leading metric", "task, in the order of the table", "%", lines, note=note)]
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
         """Claims about the averages, seed by seed."""
