@@ -18,9 +18,10 @@ from linnet.attention.projections import (
     attention_on_device,
     check_attention_causal,
     check_attention_count,
+    parse_attention_options,
 )
 from linnet.attention.rows import Kernel, weight_rows
-from linnet.config import Settings, parse_config_section
+from linnet.config import Settings
 from linnet.errors import InputError, UnsupportedError
 from linnet.ops.masks import Layout, check_qkv_for_masks, check_state_and_mask, crosses_masks, layout_of_masks
 from linnet.ops.memory import Maybe
@@ -265,7 +266,7 @@ def create_attention(
     check_attention_count("head_dim", head_dim)
     check_attention_causal(causal)
     with attention_on_device(device):
-        return cls(heads, head_dim, causal, parse_config_section(cls.Options, options, name)).to(dtype)
+        return cls(heads, head_dim, causal, parse_attention_options(cls.Options, options, name)).to(dtype)
 
 
 def create_mixer(
@@ -283,7 +284,7 @@ def create_mixer(
         raise InputError(f"width {width} and heads {heads}: heads must divide width")
     check_attention_causal(causal)
     with attention_on_device(device):
-        mixer = cls.mixer(width, heads, causal, parse_config_section(cls.Options, options, name))
+        mixer = cls.mixer(width, heads, causal, parse_attention_options(cls.Options, options, name))
     for layer in () if bias else (part for part in mixer.children() if isinstance(part, nn.Linear)):
         layer.register_parameter("bias", None)
     return mixer.to(dtype)

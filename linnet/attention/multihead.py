@@ -129,7 +129,7 @@ class MultiheadAttention(nn.Module):
 
     def _inputs(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[bool, list[Tensor]]:
         """Whether there is a batch, and the three inputs as (batch, tokens, width)."""
-        named, dtype = {"query": query, "key": key, "value": value}, self.out_proj.weight.dtype
+        named, dtype = {"query": query, "key": key, "value": value}, self._weights()[0].dtype
         for name, x in named.items():
             if not isinstance(x, Tensor):
                 raise InputError(f"{name} is a {type(x).__name__}: it must be a tensor")
@@ -186,8 +186,11 @@ class MultiheadAttention(nn.Module):
         if tuple(key_padding_mask.shape) != shape:
             raise InputError(f"key_padding_mask has shape {tuple(key_padding_mask.shape)}: it must be {shape}")
         ignore, clear = _hidden("key_padding_mask", key_padding_mask)
-        if not torch.compiler.is_compiling() and not clear:
-            raise UnsupportedError("key_padding_mask holds other values than 0 and -inf: True or -inf means ignore")
+        fault = "key_padding_mask holds other values than 0 and -inf: True or -inf means ignore"
+        if key_padding_mask.dtype != torch.bool and torch.compiler.is_compiling():  # checked when the graph runs
+            torch._assert_async(clear, fault)
+        elif not clear:
+            raise UnsupportedError(fault)
         return ~ignore if batched else ~ignore.unsqueeze(0)
 
 

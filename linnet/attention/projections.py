@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from linnet.config import Settings, parse_config_section
 from linnet.errors import InputError
 from linnet.ops.precision import accumulator_precision, keep_precision
 
@@ -106,3 +107,11 @@ def check_attention_causal(causal: object) -> None:
     """A one-line error unless `causal` is True or False."""
     if not isinstance(causal, bool):
         raise InputError(f"causal is {causal!r}: it must be True or False")
+
+
+def parse_attention_options(cls: type[Settings], options: dict[str, Any], name: str) -> Settings:
+    """The options of the mechanism `name`; for a dropout that it lacks the error says where dropout belongs."""
+    if "dropout" in options and "dropout" not in cls.model_fields:
+        cure = "put nn.Dropout after it, or give dropout to linnet.MultiheadAttention or replace_attention"
+        raise InputError(f"{name} cannot drop attention weights, only its output can be dropped: {cure}")
+    return parse_config_section(cls, options, name)

@@ -82,7 +82,7 @@ def replace_attention(model: nn.Module, name: str, *, modules: str = "*", **opti
         raise InputError(f"model is a {type(model).__name__}: it must be an nn.Module")
     if isinstance(model, nn.MultiheadAttention):
         raise InputError("model is itself an nn.MultiheadAttention: linnet.MultiheadAttention takes its state_dict")
-    found = _attention_modules(model)
+    found, _ = _attention_modules(model), ATTENTION[name]  # a wrong name is an error of its own
     if not found:
         raise InputError("model has no nn.MultiheadAttention: use linnet.create_attention or create_mixer in its code")
     chosen = {place: role for place, role in found.items() if fnmatchcase(place, modules)}
@@ -95,7 +95,8 @@ def replace_attention(model: nn.Module, name: str, *, modules: str = "*", **opti
         try:
             after = made[id(before)] if id(before) in made else _successor(before, name, options, check)
         except InputError as error:
-            other = "; modules= selects others" if len(chosen) > 1 else ""
+            selectable = isinstance(error, UnsupportedError) and len(found) > 1  # no selection mends a wrong name
+            other = "; modules= selects others" if selectable else ""
             raise type(error)(f"{place}: {error}{other}") from None
         made[id(before)] = after
         changes.append(Change(place, before, after))
@@ -142,7 +143,7 @@ def _successor(before: Any, name: str, options: dict[str, Any], check: Check) ->
     for key, value in ACROSS.items() if cross else ():
         if key in ATTENTION[name].Options.model_fields:
             given.setdefault(key, value)
-    weight = before.out_proj.weight
+    weight = next(getattr(before, key) for key in PARAMETERS if getattr(before, key, None) is not None)
     after = MultiheadAttention(
         before.embed_dim,
         before.num_heads,

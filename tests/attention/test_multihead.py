@@ -1,5 +1,7 @@
 """MultiheadAttention replaces torch's: same numbers with softmax, same shapes, masks and state_dict for all."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -236,6 +238,32 @@ def test_a_mask_that_hides_nothing_and_one_that_hides_something_else() -> None:
             module(x, x, x, attn_mask=torch.zeros(shape))
     with pytest.raises(InputError, match=r"attn_mask is torch\.int64"):
         module(x, x, x, attn_mask=FUTURE.long())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")  # of torch, about itself
+def test_its_output_projection_may_be_wrapped_or_quantized() -> None:
+    module = linnet.MultiheadAttention(32, 4, attention="lln", batch_first=True).eval()
+    x = torch.randn(2, 9, 32)
+    y = module(x, x, x)[0]
+    small = torch.ao.quantization.quantize_dynamic(copy.deepcopy(module), {nn.Linear}, dtype=torch.qint8)
+    assert type(small.out_proj) is not nn.Linear and contract_difference(small(x, x, x)[0], y) < 0.05
+    wrapped = nn.ModuleList([module])
+    module.out_proj = nn.Sequential(module.out_proj)
+    assert torch.equal(module(x, x, x)[0], y)
+    linnet.replace_attention(wrapped, "elu")
+    assert wrapped[0](x, x, x)[0].shape == x.shape
+
+
+def test_a_key_mask_of_other_numbers_is_refused_under_a_compiler_too() -> None:
+    module = linnet.MultiheadAttention(32, 4, attention="lln", batch_first=True).eval()
+    x, ignore = torch.randn(2, 9, 32), hide("right", 2, 9)
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    expected = module(x, x, x, key_padding_mask=ignore, need_weights=False)[0]
+    assert torch.allclose(compiled(x, x, x, key_padding_mask=ignore * -1e9, need_weights=False)[0], expected, atol=1e-6)
+    for call, error in ((module, UnsupportedError), (compiled, RuntimeError)):
+        with pytest.raises(error, match="key_padding_mask holds other values than 0 and -inf"):
+            call(x, x, x, key_padding_mask=ignore * -5.0, need_weights=False)
 
 
 def test_dropout_of_a_mechanism_without_dropout_is_on_the_output() -> None:

@@ -78,6 +78,8 @@ def test_dropout_drops_weights_only_while_training() -> None:
         ("elu", {"normalise": False}, "did you mean 'normalize'"),
         ("norm", {"eps": 0.0}, "norm.eps is 0.0"),
         ("norm", {"xnorm": "none", "eps": 1e-3}, "xnorm = 'none' has no eps"),
+        ("lln", {"dropout": 0.1}, "lln cannot drop attention weights, only its output can be dropped: put nn.Dropout"),
+        ("kernelized", {"dropout": 0.1, "causal": False}, "kernelized cannot drop attention weights"),
         ("norm", {"width": 30}, "heads must divide width"),
         ("norm", {"heads": 0}, "heads is 0"),
         ("norm", {"causal": None}, "causal is None"),
