@@ -1,7 +1,6 @@
 """Sharded corpora: splits as in memory, every byte in one piece, and samples of bounded size."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -34,15 +33,6 @@ def texts(corpus, split):
                 parts.clear()
     assert not parts
     return found
-
-
-@pytest.fixture
-def docs(tmp_path):
-    """A few files, of which parts are held out."""
-    (tmp_path / "docs").mkdir()
-    for path in sorted((ROOT / "docs").glob("*.md"))[:12]:
-        shutil.copy(path, tmp_path / "docs")
-    return tmp_path / "docs"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from linnet.data.sources import Place
 from linnet.data.tokenizer import Tokenizer, build_tokenizer
 from linnet.errors import InputError, LinnetError
 
-ROOT = Path(__file__).parents[2]
 BYTES = Tokenizer("bytes")
 
 
@@ -43,14 +42,6 @@ def opened(path, cache, tokenizer=BYTES, split="train", workers=1):
 def ids(split):
     tokens = ShardTokens(split.shards)
     return tokens[np.arange(len(tokens))].tolist()
-
-
-@pytest.fixture
-def docs(tmp_path):
-    (tmp_path / "docs").mkdir()
-    for path in sorted((ROOT / "docs").glob("*.md"))[:12]:
-        shutil.copy(path, tmp_path / "docs")
-    return tmp_path / "docs"
 
 
 @pytest.fixture
