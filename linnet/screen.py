@@ -6,6 +6,7 @@ full, the output is lost, but training continues and its exit code does not chan
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, Literal, cast
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
 
 Name = Literal["stderr", "stdout"]
+PAUSE = 30.0  # seconds between two lines about the same work, where there is no bar
 
 
 def _stream(name: Name) -> Any:
@@ -88,17 +90,23 @@ class Screen:
         self._print(f"linnet: warning: {text}")
 
     def work(self, what: str) -> Callable[[int, int], None]:
-        """A function to call with (done, total) as work proceeds; its first call announces the work."""
+        """A function to call with (done, total) as work proceeds; its first call announces the work.
+
+        Without a bar, work that takes long is said again from time to time, with the part that is done.
+        """
         lines: list[TaskID] = []
+        said = 0.0
 
         def show(done: int, total: int) -> None:
+            nonlocal said
+            part = f"{done / max(total, 1):.0%}"
             if self.bar is not None:
                 self.bar.start()
                 lines[:] = lines or [self.bar.add_task(what, note="")]
-                self.bar.update(lines[0], completed=done, total=total, note=f"{done / max(total, 1):.0%}")
-            elif not lines:
-                lines.append(TaskID(0))
-                self.say(what)
+                self.bar.update(lines[0], completed=done, total=total, note=part)
+            elif not said or time.monotonic() - said >= PAUSE:
+                self.say(f"{what}: {part}" if said else what)
+                said = time.monotonic()
 
         return show
 

@@ -1,6 +1,8 @@
 """linnet installs from a wheel, an sdist and a git repository, and works in an environment without the checkout."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +26,31 @@ y = linnet.create_mixer("norm", width=32, heads=2, causal=True)(torch.randn(1, 5
 assert y.isfinite().all()
 print(linnet.__version__, linnet.__file__, load_cpu_build().path)
 """
+
+
+# The parts of a workflow that this project decides: which targets of make it runs.
+STEP = re.compile(r"^\s+- run: (.+)$", re.MULTILINE)
+
+
+def test_workflows_run_existing_targets() -> None:
+    """Each step is a target that a contributor can run, and together they are the targets that check linnet."""
+    targets, called = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)), set()
+    for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
+        steps = STEP.findall(workflow.read_text())
+        assert steps, workflow.name
+        for step in steps:
+            command, *words = step.split()
+            assert command == "make" and words.pop() == "PYTHON=python" and words, step
+            assert set(words) <= targets, step
+            called |= set(words)
+    assert called == {"test", "test-slow", "test-asan", "wheels", "docs"}
+
+
+def test_workflows_try_every_supported_python() -> None:
+    text = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    (tried,) = re.findall(r"python: (\[.*\])", text)
+    classifiers = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert json.loads(tried) == classifiers
 
 
 def run(command: list[str], **options) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from linnet.cli.app import run_app as linnet
+from linnet.screen import Screen
 from linnet.storage import read_run_metrics
 
 SIZES = "model.width=16 model.ffn_width=24 data.context=12 data.vocab_size=9 data.pairs=[1,2]"
@@ -64,6 +65,14 @@ def test_a_terminal_that_is_closed_does_not_stop_the_bar(train, whole, tmp_path)
     out, _ = process.communicate(timeout=120)
     assert (process.returncode, out.startswith(b"finished: 30 steps")) == (0, True)
     assert content(tmp_path / "run") == content(whole)
+
+
+def test_long_work_without_a_bar_says_from_time_to_time_how_far_it_is(capfd, monkeypatch):
+    show = Screen().work("reading")
+    for done in range(4):
+        monkeypatch.setattr("linnet.screen.PAUSE", 0.0 if done == 3 else 3600.0)
+        show(done, 4)
+    assert capfd.readouterr().err == "reading\nreading: 75%\n"
 
 
 def test_an_error_keeps_its_exit_code(train, tmp_path):

@@ -80,8 +80,10 @@ def _prompt(text: str | None, file: str | None) -> str:
         raise InputError(f"--prompt {what}: give --prompt TEXT, or --prompt-file FILE, where - is standard input")
     if text is not None:
         return text
-    source = sys.stdin.buffer.read() if file == "-" else Path(str(file)).read_bytes()
     try:
+        source = sys.stdin.buffer.read() if file == "-" else Path(str(file)).read_bytes()
         return source.decode().removesuffix("\n")
+    except OSError as error:
+        raise InputError(f"--prompt-file is {file}: it cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise InputError(f"--prompt-file is {file}: it is not UTF-8 text") from None

@@ -20,7 +20,7 @@ from linnet.data.corpora import Corpus
 from linnet.data.masking import IGNORE as IGNORE
 from linnet.data.token_file import HEADER as HEADER
 from linnet.data.token_file import map_token_file, read_token_file, write_token_header, write_token_ids
-from linnet.data.tokenizer import Tokenizer
+from linnet.data.tokenizer import PIECE, Tokenizer
 from linnet.errors import InputError
 from linnet.storage import DAY, cache_folder, clean_temporary_files, one_line_file_errors, temporary_file_name
 
@@ -164,7 +164,10 @@ def _tokenize(
         nonlocal words, done
         for document in corpus.splits[split]:
             text = document.text
-            yield from tokenizer.encode_document(text)
+            for number, ids in enumerate(tokenizer.encode_document(text)):
+                yield ids
+                if progress is not None and 0 < number * PIECE < len(document.data):  # an array is a piece of this size
+                    progress(done + number * PIECE, total)
             words += count_text_words(text, text)
             done += len(document.data)
             if progress is not None:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -226,32 +226,43 @@ def build_tokenizer(
     vocab_size: int | None = None,
     path: str | Path | None = None,
     mask: bool = False,
+    progress: Callable[[int], None] | None = None,
 ) -> Tokenizer:
     """A tokenizer of the given kind, built from the training texts (`word`, `bpe`) or from files (`gpt2`).
 
     `bpe` needs a `vocab_size`; `word` cuts its dictionary there and then fills it up to a multiple of 8; the other
     two have a fixed size. `path` is the folder of encoder.json, vocab.bpe and optionally dict.txt (default:
     `gpt2-bpe` in LINNET_DATA). `mask` adds `<mask>` to the kind `word`, because published dictionaries for causal
-    models have none; the other kinds always have it.
+    models have none; the other kinds always have it. `progress` is called with the number of bytes read so far.
     """
     if kind == "word":
-        return Tokenizer("word", _dictionary(texts, vocab_size), mask=mask)
+        return Tokenizer("word", _dictionary(_read_pieces(texts, progress), vocab_size), mask=mask)
     if kind == "bpe":
-        return _train_bpe(texts, vocab_size)
+        return _train_bpe(_read_pieces(texts, progress), vocab_size)
     if kind == "gpt2":
         return _read_gpt2(Path(path) if path is not None else default_gpt2_tokenizer())
     return Tokenizer(kind)
 
 
-def _dictionary(texts: Iterable[str], vocab_size: int | None) -> list[str]:
+def _read_pieces(texts: Iterable[str], progress: Callable[[int], None] | None) -> Iterator[str]:
+    """The texts in pieces; reading them takes most of the time of building a tokenizer."""
+    done = 0
+    for text in texts:
+        for piece in _pieces(text, PIECE):
+            yield piece
+            done += len(piece.encode())
+            if progress is not None:
+                progress(done)
+
+
+def _dictionary(pieces: Iterable[str], vocab_size: int | None) -> list[str]:
     """fairseq's rule: words by decreasing count, ties in alphabetical order, padded to a multiple of 8."""
     room = None if vocab_size is None else vocab_size - len(SPECIALS)
     if room is not None and room < 1:
         raise InputError(f"data.vocab_size is {vocab_size}: a tokenizer of words needs at least 5")
     counts: Counter[str] = Counter()
-    for text in texts:
-        for piece in _pieces(text, PIECE):
-            counts.update(piece.split())
+    for piece in pieces:
+        counts.update(piece.split())
     for special in (*SPECIALS, MASK):
         counts.pop(special, None)
     words = sorted(counts, key=lambda word: (-counts[word], word))[:room]
@@ -269,7 +280,7 @@ def _filled(symbols: list[str]) -> list[str]:
     return symbols
 
 
-def _train_bpe(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
+def _train_bpe(pieces: Iterable[str], vocab_size: int | None) -> Tokenizer:
     from tokenizers import Tokenizer as Bpe
     from tokenizers import models, pre_tokenizers, trainers
 
@@ -284,7 +295,6 @@ def _train_bpe(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
         initial_alphabet=sorted(_ALPHABET),
         show_progress=False,
     )
-    pieces = (piece for text in texts for piece in _pieces(text, PIECE))
     bpe.train_from_iterator((part for piece in pieces for part in _without_long_runs(piece)), trainer)
     model = json.loads(bpe.to_str())["model"]
     return Tokenizer("bpe", sorted(model["vocab"], key=model["vocab"].__getitem__), model["merges"])

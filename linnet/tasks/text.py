@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,7 +20,7 @@ from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2_token
 from linnet.errors import InputError
 from linnet.storage import cache_folder, read_json_file
 from linnet.tasks.base import Indices, Task, Work
-from linnet.tasks.sharded_text import ShardedText, TextPart, few_text_names
+from linnet.tasks.sharded_text import SAMPLE, ShardedText, TextPart, few_text_names
 
 FEWEST = {"bpe": 261, "word": 5}  # tokens: the special ones and, for bpe, each byte
 _made: dict[tuple[object, ...], Tokenizer] = {}  # the last one, since the runs of a study all have the same
@@ -192,11 +192,17 @@ class TextTask(Task):
         """The tokenizer of the run, or a new one built from the training text."""
         if self.folder is not None and (self.folder / "tokenizer.json").exists():
             return Tokenizer.load(self.folder / "tokenizer.json")
-        if self.data.tokenizer in ("bpe", "word"):
-            self.work(f"learning the tokenizer ({self.data.tokenizer})")(0, 1)
-        made = make_text_tokenizer(self.data, self.corpus, self.needs_mask)
+        progress = self._learning() if self.data.tokenizer in ("bpe", "word") else None
+        made = make_text_tokenizer(self.data, self.corpus, self.needs_mask, progress)
         lost = self.folder is not None and made.as_old().sha256 == _recorded_tokenizer(self.folder)
         return made.as_old() if lost else made  # a run of version 0.1 whose file is lost gets the file that it had
+
+    def _learning(self) -> Callable[[int], None]:
+        """Announce that a tokenizer is learned; the function to call with the bytes read so far."""
+        show, total = self.work(f"learning the tokenizer ({self.data.tokenizer})"), self.corpus.size("train")
+        total = min(total, SAMPLE) if isinstance(self.corpus, ShardedText) else total
+        show(0, total)  # it may have been made already
+        return lambda done: show(done, total)
 
     @classmethod
     def planned_fields(cls, data: Any, pretrain: bool = False) -> dict[str, Any]:
@@ -252,10 +258,13 @@ def _recorded_tokenizer(folder: Path) -> object:
     return data.get("tokenizer") if isinstance(data, dict) else None
 
 
-def make_text_tokenizer(data: TextData, corpus: Corpus | ShardedText, mask: bool) -> Tokenizer:
+def make_text_tokenizer(
+    data: TextData, corpus: Corpus | ShardedText, mask: bool, progress: Callable[[int], None] | None = None
+) -> Tokenizer:
     """The tokenizer that [data] asks for; if no size is set, the size of a BPE depends on the size of the text.
 
-    It is built from the training text; from a sample of it, if it is sharded and large.
+    It is built from the training text; from a sample of it, if it is sharded and large. `progress` is called with the
+    bytes that have been read, if one is learned.
     """
     size = data.vocab_size
     if data.tokenizer == "bpe" and size is None:
@@ -268,7 +277,7 @@ def make_text_tokenizer(data: TextData, corpus: Corpus | ShardedText, mask: bool
     key = (data.tokenizer, corpus.sha256["train"], size, data.tokenizer_path, mask)
     if key not in _made:
         _made.clear()
-        _made[key] = build_tokenizer(data.tokenizer, texts, size, data.tokenizer_path, mask)
+        _made[key] = build_tokenizer(data.tokenizer, texts, size, data.tokenizer_path, mask, progress)
     return _made[key]
 
 

@@ -24,6 +24,7 @@ def test_json(capfd):
 def test_a_failure_of_ours_is_exit_code_1(capfd, monkeypatch):
     leaky = bench.AuditCase("mine", "ours", True, "lln", {"statistics": "tensor"})
     monkeypatch.setattr(bench, "choose_audit_cases", lambda names, peers: [leaky])
+    monkeypatch.setattr("linnet.screen.PAUSE", 3600.0)  # on a slow machine it would say how far it is
     assert app.run_app(["audit"]) == 1
     out, err = capfd.readouterr()
     assert "FAILS mine, causal: reads the future: 0." in out

@@ -152,6 +152,11 @@ def test_the_prompt_comes_from_a_file_or_from_standard_input(run, trained, tmp_p
     assert run("generate", trained, "--prompt", "a", "--prompt-file", "b")[0] == 2
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
     assert "it is not UTF-8 text" in run("generate", trained, "--prompt-file", tmp_path / "bad.txt")[2]
+    code, _, said = run("generate", trained, "--prompt-file", tmp_path / "none.txt")
+    assert (code, said) == (
+        2,
+        f"linnet: --prompt-file is {tmp_path / 'none.txt'}: it cannot be read ({os.strerror(2)})\n",
+    )
 
 
 def test_a_loaded_model_has_its_tokenizer_and_writes(trained):

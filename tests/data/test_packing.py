@@ -71,6 +71,14 @@ def test_the_second_time_the_cache_answers(tmp_path, no_tokenizing):
         second.tokens[0] = 1
 
 
+def test_a_long_document_is_told_in_parts(tmp_path):
+    data, calls = b"one two\n" * 50_000, []
+    corpus = Corpus("text", {"train": [Document("a", data), Document("b", b"three")]})
+    open_packed_stream(corpus, BYTES, "train", tmp_path, progress=lambda *done: calls.append(done))
+    assert len(calls) > 5 and calls == sorted(set(calls)) and {total for _, total in calls} == {len(data) + 5}
+    assert calls[-2:] == [(len(data), len(data) + 5), (len(data) + 5, len(data) + 5)]
+
+
 def test_other_content_other_tokenizer_other_split_other_file(tmp_path):
     open_packed_stream(CORPUS, BYTES, "train", tmp_path)
     open_packed_stream(CORPUS, BYTES, "valid", tmp_path)

@@ -240,6 +240,14 @@ def test_bpe_has_the_size_asked_for_and_learns_whole_words():
     assert build_tokenizer("bpe", ["ab"], vocab_size=1000).vocab_size == 261  # no more to learn
 
 
+@pytest.mark.parametrize("kind", ["bpe", "word"])
+def test_learning_tells_how_much_of_the_text_it_has_read(kind):
+    texts, seen = ["zwei Wörter\n" * 20_000, "one more\n"], []
+    build_tokenizer(kind, texts, 300, progress=seen.append)
+    assert seen == sorted(seen) and seen[-1] == sum(len(text.encode()) for text in texts)
+    assert len(seen) > 3, "a long text is told in parts"
+
+
 def test_bpe_is_the_same_in_every_process():
     program = (
         "from linnet.data.corpora import load_corpus\nfrom linnet.data.tokenizer import build_tokenizer\n"
