@@ -26,7 +26,7 @@ S = TypeVar("S", bound=Section)
 
 
 def parse_config_section(cls: type[S], table: Mapping[str, Any], name: str) -> S:
-    """Parse `table` as a `cls`; an error names the key, the value and what is allowed.
+    """Parse `table` as a `cls`; errors name the key, the value and what is allowed.
 
     `name` is the prefix of the keys, as in "train.steps"; it is empty for the whole configuration.
     """
@@ -62,7 +62,7 @@ SLIPS = {
 
 
 def _meant(table: Mapping[str, Any], key: str, name: str) -> str | None:
-    """The full key that the user probably means: the name differs in another library, or the section is missing."""
+    """The full key that the user probably means: another library's name for it, or a key without its section."""
     if not name:
         for section, value in table.items():
             if isinstance(value, Section) and key in type(value).model_fields:

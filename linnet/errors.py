@@ -11,13 +11,13 @@ class LinnetError(Exception):
 
 
 class InputError(LinnetError, ValueError):
-    """Something the caller gave is wrong: a name, a value, a shape, a file."""
+    """The caller passed a wrong name, value, shape or file."""
 
     exit_code = 2
 
 
 class UnsupportedError(InputError):
-    """The request is well formed, but this mechanism cannot do it."""
+    """The request is valid, but this mechanism does not support it."""
 
 
 MANY = 10  # if there are more names than this, only the nearest are printed

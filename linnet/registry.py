@@ -84,7 +84,7 @@ TASK = Registry(
     "linnet.tasks",
     machinery=("base", "glue/base", "lra/base", "metrics", "parts", "sentences", "sharded_text", "text"),
 )
-DEFAULT_TASK = "causal_lm"  # for a recipe that names none
+DEFAULT_TASK = "causal_lm"  # for recipes that name none
 STUDY = Registry(
     "study",
     "linnet.studies",

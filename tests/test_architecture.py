@@ -63,8 +63,8 @@ CROSS_CUTTING = (
     "attention/test_options.py",  # options of norm, diag, softmax and of the projections around them
     "attention/test_torch_layers.py",  # torch's transformer layers with linnet's attention inside
     "attention/test_step.py",  # the one-kernel decoding step of every mechanism that has one
-    "data/images/test_readers.py",  # every layout of pictures
-    "data/lra/test_readers.py",  # every public layout of the data sets of the Long Range Arena
+    "data/images/test_readers.py",  # every layout of images
+    "data/lra/test_readers.py",  # the public layouts of Text and Image, which share their archives
     "ops/cpu/test_features.py",  # features and SRMS inside the kernels: linear, norm and rotate together
     "ops/cpu/test_saved.py",  # every kernel whose saved tensors were changed before the backward pass
     "hf/test_ecosystem.py",  # Trainer, PEFT, pipelines and device maps on every class

@@ -45,9 +45,9 @@ class Core(CutForm):
     recurrent: ClassVar[bool] = True  # prefill and step exist where causal
     packed: ClassVar[bool] = True  # segments are supported
     any_length: ClassVar[bool] = True
-    cross: ClassVar[bool] = False  # `attend` and `dense` take queries of another sequence than the keys
-    chooses: ClassVar[bool] = False  # q and k decide a discrete choice, so that a mixer projects them in float32
-    core_form: ClassVar[bool] = True  # the core makes sense without its mixer: create_attention returns it
+    cross: ClassVar[bool] = False  # `attend` and `dense` accept queries from another sequence
+    chooses: ClassVar[bool] = False  # q and k determine a discrete choice, so a mixer projects them in float32
+    core_form: ClassVar[bool] = True  # the core works without its mixer, so create_attention can return it
     state_types: tuple[str, ...] = ()  # types of a state's tensors: "sum", "input", "moment", "count" or "flag"
     qkv_gain: ClassVar[float] = 2**-0.5  # of the Xavier initialization of the query, key and value projections
     stepper: "Stepper | None" = None  # a kernel for a whole decoding step
@@ -81,24 +81,24 @@ class Core(CutForm):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe = None, segments: Maybe = None) -> Tensor:
         """o (B,H,N,E) of q, k (B,H,N,D) and v (B,H,N,E).
 
-        Where the mechanism has cross-attention and causal is False, k and v may have another length than q, and fewer
-        heads by a whole factor: query heads share a key head in order. `key_mask` then masks keys only. Tensors of one
-        length are taken for self-attention, where a masked token is no query either (`lln` leaves it out of its
-        statistics); `MultiheadAttention` tells the two apart by whether query is key.
+        If the mechanism has cross-attention and causal is False, k and v may differ from q in length, and their number
+        of heads may divide that of q: consecutive query heads then share a key head. `key_mask` then masks keys only.
+        Tensors of equal length count as self-attention, where a masked token is not a query either (`lln` leaves it
+        out of its statistics); `MultiheadAttention` checks instead whether query and key are the same tensor.
         """
         return self.run(q, k, v, self.layout(q, k, v, key_mask, segments), self.causal)
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
-        """`forward` of checked tensors, with the direction given by the caller."""
+        """`forward` of checked tensors; the caller gives the direction."""
         if causal and not self.causal_form:
             raise UnsupportedError(f"{self.name} has no causal form")
         k, v = share_heads_in_attention(k, q), share_heads_in_attention(v, q)
         return self.finish(self.attend(q, k, v, where, causal)).to(v.dtype)
 
     def layout(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, segments: Maybe, cross: bool = False) -> Layout:
-        """Where the tokens stand, once per call, or a one-line error for tensors that do not fit this core.
+        """The layout of the tokens, computed once per call; raises for tensors that do not fit this core.
 
-        `cross`: q is another sequence than k and v, even if it has their length.
+        `cross`: q is a different sequence from k and v, even if its length is the same.
         """
         self._check(q, k, v, segments, cross=not self.causal)
         where = self.place_tokens(k, key_mask, segments)
@@ -108,7 +108,7 @@ class Core(CutForm):
         return where
 
     def check_cross(self) -> None:
-        """A one-line error if queries and keys must be the same tokens."""
+        """Raise if queries and keys must be the same tokens."""
         self.check_whole("attend across")
         if not self.cross:
             raise UnsupportedError(f"{self.name} has no cross-attention: q, k and v must agree in length and heads")
@@ -118,17 +118,17 @@ class Core(CutForm):
             )
 
     def _check(self, q: Tensor, k: Tensor, v: Tensor, segments: Maybe, cross: bool = False) -> None:
-        """One-line errors for tensors that do not fit this core."""
+        """Raise for tensors that do not fit this core."""
         _, H, _ = check_qkv_for_masks(q, k, v, cross)
         if (H, q.shape[3]) != (self.heads, self.head_dim):
             raise InputError(f"q has {H} heads of width {q.shape[3]}: this core has {self.heads} of {self.head_dim}")
         if segments is not None and not self.packed:
-            raise UnsupportedError(f"{self.name} does not support segments: give each sequence a row of its own")
+            raise UnsupportedError(f"{self.name} does not support segments: put each sequence in its own row")
 
     def weights(
         self, q: Tensor, k: Tensor, key_mask: Maybe = None, segments: Maybe = None, normalize: bool = False
     ) -> Tensor:
-        """Dense A (B,H,N,N), for which A @ v is the output before any norm; `normalize`: rows divided by their sum."""
+        """Dense A (B,H,N,N): A @ v is the output before any norm. `normalize` divides each row by its sum."""
         self.check_whole("show its weights")
         where = self.layout(q, k, k, key_mask, segments)
         A = self.dense(q, share_heads_in_attention(k, q), where, self.causal)
@@ -142,7 +142,7 @@ class Core(CutForm):
         raise NotImplementedError
 
     def dense(self, q: Tensor, k: Tensor, where: Layout, causal: bool) -> Tensor:
-        """The weights as their equation reads."""
+        """The weights, written like their equation."""
         raise NotImplementedError
 
     def definition(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, causal: bool) -> Tensor:
@@ -154,11 +154,11 @@ class Core(CutForm):
         return None
 
     def rows(self, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
-        """Rows `start` to `stop` of `weights`, (B,H,stop-start,N), for an unpadded batch too long for all of them."""
+        """Rows `start` to `stop` of `weights`, (B,H,stop-start,N), for unpadded batches too long for a whole matrix."""
         return weight_rows(self, q, k, start, stop)
 
     def finish(self, o: Tensor) -> Tensor:
-        """What follows the weighted sum: nothing, unless the mechanism has a norm."""
+        """Apply the mechanism's norm to the weighted sum, if it has one."""
         return o
 
     def prefill(
@@ -187,7 +187,7 @@ class Core(CutForm):
         return self.finish(o).to(v.dtype), state
 
     def quick_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State] | None:
-        """A whole step in one call of a kernel, which checks its arguments itself; None where it does not take them."""
+        """A whole step in one kernel call; the kernel checks its arguments, and None means that it rejects them."""
         stepper = self.stepper
         return None if stepper is None else stepper.step(q, k, v, state)
 
@@ -205,7 +205,7 @@ class Core(CutForm):
         return self.extend(q, k, v, layout_of_masks(q.shape[0], 1, None, None, q.device), state)
 
     def state_shapes(self, B: int, E: int) -> list[tuple[int | None, ...]]:
-        """The shapes of a state's tensors; None is any size."""
+        """The shapes of a state's tensors; None means any size."""
         raise NotImplementedError
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
@@ -213,7 +213,7 @@ class Core(CutForm):
         raise NotImplementedError
 
     def check_recurrent(self) -> None:
-        """A one-line error if there is no recurrent state."""
+        """Raise if there is no recurrent state."""
         self.check_whole("prefill or step")
         if not (self.causal and self.recurrent):
             why = "it was built with causal=False" if self.recurrent else "it has no recurrent state"
@@ -258,7 +258,7 @@ def share_heads_in_attention(x: Tensor, q: Tensor) -> Tensor:
 def create_attention(
     name: str, *, heads: int, head_dim: int, causal: bool, device: Device = None, dtype: Type = None, **options: Any
 ) -> Core:
-    """The core of a mechanism by name: o = core(q, k, v, key_mask=None, segments=None)."""
+    """Create the core of a mechanism by name: o = core(q, k, v, key_mask=None, segments=None)."""
     cls: type[Core] = ATTENTION[name]
     if not cls.core_form:
         raise UnsupportedError(f"{name} is a mixer only, with its own projections: create_mixer builds it")
@@ -273,7 +273,7 @@ def create_mixer(
     name: str, *, width: int, heads: int, causal: bool, bias: bool = True, device: Device = None, dtype: Type = None,
     **options: Any,
 ) -> Mixer:  # fmt: skip
-    """A mechanism with its projections by name: y = mixer(x, key_mask=None, segments=None).
+    """Create a mechanism with its projections by name: y = mixer(x, key_mask=None, segments=None).
 
     `bias` is that of the projections.
     """
@@ -291,7 +291,7 @@ def create_mixer(
 
 
 def describe_attention(name: str) -> dict[str, Any]:
-    """What a mechanism is and what it can do."""
+    """Describe a mechanism and its capabilities."""
     cls: type[Core] = ATTENTION[name]
     about: dict[str, Any] = {key: getattr(cls, key) for key in ("what", "paper", "cost")}
     about |= {"causal": cls.causal_form, "bidirectional": cls.bidirectional_form}

@@ -33,7 +33,7 @@ class CosformerAttention(FeatureCore):
     paper = "cosFormer: Rethinking Softmax in Attention, ICLR 2022, arXiv 2202.08791"
     cost = "N D^2"
     any_length = False
-    cross = False  # the cosine is of a distance inside one sequence
+    cross = False  # the cosine depends on a distance inside one sequence
     counted = True
     wide = True
     Options = CosformerOptions
@@ -44,7 +44,7 @@ class CosformerAttention(FeatureCore):
         return 2 * self.head_dim
 
     def _check_length(self, where: Layout) -> None:
-        """A one-line error if a position is beyond `max_length`."""
+        """Raise if a position is beyond `max_length`."""
         length = where.length if where.run is None else where.position + 1
         if isinstance(where, CutLayout):
             length = where.longest  # the same on all ranks, which then all stop

@@ -54,7 +54,7 @@ class DiagAttention(Core):
     what = "softmax or ReLA inside non-overlapping blocks"
     paper = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
     cost = "N w D"
-    qkv_gain = 1.0  # as in the released code; all other attentions have 1/sqrt(2) there
+    qkv_gain = 1.0  # as in the released code; all other mechanisms use 1/sqrt(2)
     Options = DiagOptions
     options: DiagOptions
 
@@ -96,7 +96,7 @@ class DiagAttention(Core):
         return srms(o, dim=(1, 3)) if self.options.kind == "rela" else o
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, where: Layout, state: State | None) -> tuple[Tensor, State]:
-        """The state is the open block: keys and values (B,H,w,.), which are real (B,w), and positions so far (B,)."""
+        """The state: keys and values of the open block (B,H,w,.), which are real (B,w), and positions so far (B,)."""
         B, H, N, _ = q.shape
         w = self.options.block
         real = where.reals(B)

@@ -1,4 +1,4 @@
-"""Mechanisms whose weights are products of features: each gives its feature map once, and all else follows from it.
+"""Mechanisms whose weights are products of features: each defines its feature map, and the rest follows from it.
 
 `FeatureCore` takes the features themselves, `LogFeatureCore` their logarithms. A state holds the sums over the keys,
 then what the mechanism adds, and last, where features depend on positions, the number of positions so far.
@@ -45,7 +45,7 @@ class FeatureCore(Core):
         self.state_types = ("sum",) * (1 + self.normalize) + ("count",) * self.counted
 
     def features(self, where: Layout) -> Features:
-        """The feature map for tokens that stand as `where` says: (B,H,N,D) -> (B,H,N,F)."""
+        """The feature map for tokens with the layout `where`: (B,H,N,D) -> (B,H,N,F)."""
         raise NotImplementedError
 
     def cut_hurdle(self) -> str:
@@ -142,7 +142,7 @@ class LogFeatureCore(Core):
 
     @property
     def counted(self) -> bool:
-        """Whether features depend on positions, so that a state counts them."""
+        """Whether features depend on positions, so the state must count them."""
         return self.positions.kind != "none"
 
     def cut_hurdle(self) -> str:

@@ -117,7 +117,7 @@ class FlashAttention(GatedUnit):
             o, before, within = self._chunked(parts, v, held, True, (S, S_open))
         o = pick_block_tokens(pick_block_tokens(o, first + torch.arange(N, device=q.device)), back)
         used = first + (length - start)[:, None]  # occupied slots of the row
-        row, now = torch.arange(B, device=q.device), (used // C).squeeze(1)  # the chunk open now
+        row, now = torch.arange(B, device=q.device), (used // C).squeeze(1)  # the open chunk
         index = (used // C * C + torch.arange(C, device=q.device)).clamp(max=C + N - 1)
         kept = held.gather(1, index) & (torch.arange(C, device=q.device) < used % C)
         S, S_open = before[row, now][:, None], within[row, now][:, None]

@@ -1,7 +1,7 @@
 """Hedgehog (arXiv 2402.04347): exponential features of a learned map per head, trained to imitate softmax.
 
-A_ts = phi(q_t) . phi(k_s), rows divided by their sum, phi(x) = [e^(W x + b), e^(-W x - b)], with a map of its own for
-queries and for keys of each head. W starts at the identity. A pretrained model learns the maps by attention transfer.
+A_ts = phi(q_t) . phi(k_s), rows divided by their sum, phi(x) = [e^(W x + b), e^(-W x - b)]. Each head has one map for
+queries and one for keys. W starts at the identity. A pretrained model learns the maps by attention transfer.
 """
 
 import torch

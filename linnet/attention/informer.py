@@ -22,7 +22,7 @@ from linnet.ops.precision import FLOOR, accumulator_precision, keep_precision
 from linnet.registry import ATTENTION
 
 ROWS = 128  # queries whose sampled keys are scored at once
-FEW = 64  # times as many keys as samples, up to which scoring all of them is faster than gathering the samples
+FEW = 64  # if there are at most this many keys per sample, scoring all keys is faster than gathering
 
 
 class InformerOptions(Settings):
@@ -85,7 +85,7 @@ class InformerAttention(Core):
     @staticmethod
     def _sampled(q: Tensor, k: Tensor, index: Tensor) -> Tensor:
         """(B,H,T,U): the scores of queries (B,H,T,D) with the keys that `index` (B,T,U) names."""
-        if k.shape[2] <= FEW * index.shape[2]:  # all scores are computed sooner than the keys are gathered
+        if k.shape[2] <= FEW * index.shape[2]:  # computing all scores is faster than gathering the keys
             return (q @ k.mT).gather(3, index[:, None].expand(-1, q.shape[1], -1, -1))
         keys = pick_block_tokens(k, index.flatten(1)).unflatten(2, index.shape[1:])  # (B, H, T, U, D)
         return (keys @ q[..., None]).squeeze(-1)

@@ -27,7 +27,7 @@ class LinformerOptions(Settings):
 
 @ATTENTION.add("linformer")
 class LinformerAttention(Core):
-    """Keys and values projected along the tokens to a fixed number."""
+    """Keys and values, projected along the token axis to a fixed number."""
 
     what = "softmax over k learned mixtures of the keys"
     paper = "Linformer: Self-Attention with Linear Complexity, arXiv 2006.04768"

@@ -1,7 +1,7 @@
 """Linear Log-Normal attention (arXiv 2311.13541): exponential features whose spread is matched to softmax.
 
 o_t = sum_s A_ts v_s / sum_s A_ts with A_ts = sum_c e^(alpha q_tc + beta k_sc). alpha and beta give ln A the variance
-that softmax scores would have, sigma_q^2 sigma_k^2. They carry no gradient and are not stored in a buffer.
+of softmax scores, sigma_q^2 sigma_k^2. They carry no gradient and are not stored in a buffer.
 Positions turn q and k before the feature map, so weights then depend on both positions, not on their difference alone.
 """
 
@@ -35,7 +35,7 @@ SMALLEST = 1e-4  # deviations are at least this, so that constant input gives fi
 
 
 class LlnOptions(Settings):
-    """The tokens that deviations cover (None: "prefix" where causal, else "sample"), and the curve to match.
+    """Which tokens the deviations cover (None: "prefix" if causal, else "sample"), and the curve to match.
 
     `positions` turns q and k.
     """

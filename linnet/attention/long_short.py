@@ -40,7 +40,7 @@ class LongShortOptions(Settings):
 
 
 def _masked_softmax(scores: Tensor, see: Tensor | None) -> Tensor:
-    """Softmax over the last axis where `see`, by default everywhere; a row that sees nothing is 0."""
+    """Softmax over the last axis, restricted to `see` if given; a row that sees nothing is 0."""
     if see is None:
         return scores.softmax(dim=-1)
     blind = ~see.any(dim=-1, keepdim=True)

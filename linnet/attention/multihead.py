@@ -18,7 +18,7 @@ CURE = "pass None, or the causal mask (is_causal=True is enough), and hide paddi
 class MultiheadAttention(nn.Module):
     """torch.nn.MultiheadAttention's arguments and state_dict, and `attention`, the name of a mechanism.
 
-    `options` are those of the mechanism. Where `query` is not the same tensor as `key`, this is cross-attention: key
+    `options` are those of the mechanism. If `query` and `key` are different tensors, this is cross-attention: key
     and value may have another length and, with `kdim` and `vdim`, other widths; `key_padding_mask` hides keys only.
     `attn_mask` may only be the causal mask; `is_causal=True` alone is enough. `dropout` drops attention weights; a
     mechanism without dropout of its weights drops entries of the output instead. `need_weights=True`, torch's default,
@@ -99,7 +99,7 @@ class MultiheadAttention(nn.Module):
             if mask is not None and not isinstance(mask, Tensor):
                 raise InputError(f"{name} is a {type(mask).__name__}: it must be a tensor")
         (B, T, _), N = x_q.shape, x_k.shape[1]
-        # Under a compiler torch's layers pass an unknown truth value with their mask: then the mask decides.
+        # Under a compiler, torch's layers pass a symbolic truth value with their mask; then the mask decides.
         causal = is_causal is True or (bool(is_causal) if attn_mask is None else self._is_causal(attn_mask, B, T, N))
         key_mask = self._key_mask(key_padding_mask, batched, B, N)
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
@@ -133,7 +133,7 @@ class MultiheadAttention(nn.Module):
         for name, x in named.items():
             if not isinstance(x, Tensor):
                 raise InputError(f"{name} is a {type(x).__name__}: it must be a tensor")
-            if x.is_nested:  # of an nn.TransformerEncoder that was built around torch's own module
+            if x.is_nested:  # from an nn.TransformerEncoder that was built around torch's module
                 hint = "set use_nested_tensor=False in nn.TransformerEncoder"
                 raise UnsupportedError(f"{name} is a nested tensor: {hint}")
             if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
@@ -148,13 +148,13 @@ class MultiheadAttention(nn.Module):
         return batched, inputs
 
     def _crosses(self, equal: bool, causal: bool, key_mask: Tensor | None) -> bool:
-        """Whether a query that is not the key is another sequence; False: only lengths that are equal and unmasked."""
+        """Whether a query that is not the key counts as another sequence; False needs equal lengths and no mask."""
         if causal and not equal:
             raise UnsupportedError("a causal mask needs a query and a key of the same length")
         try:
             self.core.check_cross()
         except UnsupportedError:
-            if equal and key_mask is None:  # token t of the query stands where token t of the key does
+            if equal and key_mask is None:  # token t of the query has the position of token t of the key
                 return False
             raise
         return True
@@ -179,7 +179,7 @@ class MultiheadAttention(nn.Module):
         return True
 
     def _key_mask(self, key_padding_mask: Tensor | None, batched: bool, B: int, N: int) -> Tensor | None:
-        """torch's mask (True or -inf: ignore) as ours (True: a real token)."""
+        """Convert torch's mask (True or -inf: ignore) to linnet's (True: a real token)."""
         if key_padding_mask is None:
             return None
         shape = (B, N) if batched else (N,)

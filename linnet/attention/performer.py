@@ -83,7 +83,7 @@ class PerformerAttention(LogFeatureCore):
         return shapes + [(B,)] * self.counted
 
     def _apply(self, fn: Any, recurse: bool = True) -> "PerformerAttention":
-        """The rows stay float32 in a half-precision module, because they are exponents."""
+        """Keep the rows in float32 in a half-precision module, because they are exponents."""
         before = self.W
         super()._apply(fn, recurse)
         if self.W.dtype in (torch.float16, torch.bfloat16):

@@ -32,7 +32,7 @@ def projection_rounds(x: Tensor) -> bool:
 
 
 def project_exactly(x: Tensor, weight: Tensor, bias: Tensor | None, exact: bool) -> Tensor:
-    """x W^T + b; `exact`: half precision and autocast do not round it, since rounded queries may choose other keys."""
+    """x W^T + b; `exact` avoids rounding to half precision, because rounded queries may choose other keys."""
     if not (exact and projection_rounds(x)):
         return F.linear(x, weight, bias)
     wide = accumulator_precision(x.dtype)
@@ -64,11 +64,11 @@ class Projections(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def _check(self, x: Tensor) -> None:
-        """A one-line error if x does not fit."""
+        """Raise if x does not fit."""
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.width:
             shape = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
             raise InputError(f"x {shape}: it must be a tensor (batch, tokens, width) with width {self.width}")
-        weight = getattr(self.out, "weight", None)  # no tensor where a user has wrapped or quantized the projection
+        weight = getattr(self.out, "weight", None)  # not a tensor if the user has wrapped or quantized the projection
         if isinstance(weight, Tensor) and x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
             raise InputError(f"x is {x.dtype}: the mixer's parameters are {weight.dtype}")
 
@@ -82,7 +82,7 @@ class Projections(nn.Module):
     def _project(self, x: Tensor) -> Tensor:
         """The first projection of x."""
         layer = self.qkv
-        if self.core.chooses and projection_rounds(x) and type(layer) is nn.Linear:  # a user's own layer decides itself
+        if self.core.chooses and projection_rounds(x) and type(layer) is nn.Linear:  # a user's layer decides itself
             return project_exactly(x, layer.weight, layer.bias, exact=True)
         return layer(x)
 
@@ -93,18 +93,18 @@ class Projections(nn.Module):
 
 
 def attention_on_device(device: Device) -> contextlib.AbstractContextManager[Any]:
-    """Make new tensors on this device; None: on the one that is chosen already."""
+    """A context in which new tensors are created on this device; None keeps the current one."""
     return contextlib.nullcontext() if device is None else torch.device(device)
 
 
 def check_attention_count(name: str, value: object) -> None:
-    """A one-line error unless `value` is a whole number of at least 1."""
+    """Raise unless `value` is a whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} is {value!r}: it must be a whole number of at least 1")
 
 
 def check_attention_causal(causal: object) -> None:
-    """A one-line error unless `causal` is True or False."""
+    """Raise unless `causal` is True or False."""
     if not isinstance(causal, bool):
         raise InputError(f"causal is {causal!r}: it must be True or False")
 

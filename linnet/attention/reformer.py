@@ -84,7 +84,7 @@ class ReformerAttention(Core):
         half = min(-(-N // (2 * self.options.chunk)), most)  # half the buckets of a full row
         p = q.to(wide)[:, :, None] @ self.rotations[..., :half].to(wide)  # (B, H, R, N, b/2)
         size = p.abs()
-        if real is not None:  # the number of buckets follows from the row's own tokens
+        if real is not None:  # the number of buckets depends on the row's own tokens
             own = -(-real.sum(dim=1) // (2 * self.options.chunk))[:, None, None, None, None]
             size = size.masked_fill(torch.arange(half, device=q.device) >= own, -1)
         best = size.argmax(dim=-1, keepdim=True)

@@ -10,7 +10,7 @@ from linnet.errors import InputError
 from linnet.ops.positions import position_turns, reflect_positions, rotary_position_angles, turn_by_position
 
 Positions = Literal["lrpe", "rope", "rope2d", "none"]
-GRID_BASE = 100.0  # the slowest of the angles of a grid: pictures have fewer rows than texts have tokens
+GRID_BASE = 100.0  # the slowest of the angles of a grid: images have fewer rows than texts have tokens
 
 
 class RelativePositions(nn.Module):
@@ -29,7 +29,7 @@ class RelativePositions(nn.Module):
         if kind != "none" and head_dim % 2:
             raise InputError(f"positions={kind!r} needs an even head width, not {head_dim}")
         if kind == "rope2d" and head_dim % 4:
-            raise InputError(f"positions='rope2d' needs a head width that 4 divides, not {head_dim}")
+            raise InputError(f"positions='rope2d' needs a head width divisible by 4, not {head_dim}")
         rope = (rotary_position_angles(head_dim, torch.device("cpu")),) if kind == "rope" else ()
         self.fixed = None if kind == "lrpe" else rope
         if kind == "lrpe":
@@ -57,7 +57,7 @@ class RelativePositions(nn.Module):
         if places is None:
             side = math.isqrt(N)
             if side**2 != N:
-                raise InputError(f"positions='rope2d' reads tokens as a square, which {N} are not")
+                raise InputError(f"positions='rope2d' reads tokens as a square: {N} is not a square number")
             index = torch.arange(N, device="cpu")
             places = torch.stack((index // side, index % side), dim=1)
         elif len(places) != N:

@@ -1,4 +1,4 @@
-"""Replace every nn.MultiheadAttention of a model by linnet's, with the weights that it has, and undo it."""
+"""Replace every nn.MultiheadAttention of a model by linnet's, keeping its weights, and undo that."""
 
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
@@ -17,7 +17,7 @@ PARAMETERS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight
 
 
 class Change(NamedTuple):
-    """One replaced module: its name in the model, the module that was there, and the one that is there now."""
+    """One replaced module: its name in the model, the former module, and the new one."""
 
     name: str
     before: nn.Module
@@ -52,7 +52,7 @@ class Replacement:
         return "\n".join([*map(str, self.changes), count])
 
     def undo(self) -> None:
-        """Put the former modules back, with the weights as they are now."""
+        """Restore the former modules, with the current weights."""
         for change in self.changes:
             if self.model.get_submodule(change.name) is not change.after:
                 raise LinnetError(f"{change.name} has been replaced again: undo that first")
@@ -66,7 +66,7 @@ class Replacement:
         for name, before, after in self.changes:
             _share(before, after)
             self.model.set_submodule(name, after, strict=True)
-        for encoder in self._nesting:  # torch would nest padded rows in a way that only its own module reads
+        for encoder in self._nesting:  # torch would make padded rows nested tensors, which only its own module reads
             encoder.use_nested_tensor = False
 
 
@@ -75,8 +75,8 @@ def replace_attention(model: nn.Module, name: str, *, modules: str = "*", **opti
 
     Encoder and decoder layers of torch are included. Parameters are shared, not copied, so an existing optimizer still
     fits; those that a mechanism adds (such as the angles of `norm`) are new. `modules` selects names by a pattern, such
-    as "encoder.*". `options` are those of the mechanism, and `dropout`, by default each module's own. Nothing is
-    changed if one module cannot be replaced: the error names it. `undo()` of the result takes everything back.
+    as "encoder.*". `options` are those of the mechanism, and `dropout`, by default each module's own. If one
+    module cannot be replaced, nothing changes and the error names it. `undo()` of the result reverts everything.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}: it must be an nn.Module")
@@ -88,7 +88,7 @@ def replace_attention(model: nn.Module, name: str, *, modules: str = "*", **opti
     chosen = {place: role for place, role in found.items() if fnmatchcase(place, modules)}
     if not chosen:
         raise InputError(f"modules is {modules!r}: it matches none of {', '.join(found)}")
-    made: dict[int, MultiheadAttention] = {}  # a module that a model uses at several places is replaced by one
+    made: dict[int, MultiheadAttention] = {}  # a module that a model uses in several places gets one replacement
     changes = []
     for place, check in chosen.items():
         before = model.get_submodule(place)
@@ -106,7 +106,7 @@ def replace_attention(model: nn.Module, name: str, *, modules: str = "*", **opti
     return replacement
 
 
-Check = Callable[[MultiheadAttention], None]  # raises if the mechanism cannot do what the place asks for
+Check = Callable[[MultiheadAttention], None]  # raises if the mechanism does not fit the module's role
 
 
 def _attention_modules(model: nn.Module) -> dict[str, Check]:
@@ -123,7 +123,7 @@ def _attention_modules(model: nn.Module) -> dict[str, Check]:
 
 
 def _check_nothing(module: MultiheadAttention) -> None:
-    """The calls decide: a module that is used alone may be given anything."""
+    """Check nothing here: outside torch's layers, the calls decide."""
 
 
 def _check_causal(module: MultiheadAttention) -> None:
@@ -136,7 +136,7 @@ def _check_cross(module: MultiheadAttention) -> None:
 
 
 def _successor(before: Any, name: str, options: dict[str, Any], check: Check) -> MultiheadAttention:
-    """linnet's module in place of `before`, still with parameters of its own."""
+    """linnet's module in place of `before`, before it shares the parameters."""
     _check_replaceable(before)
     cross = check is _check_cross or not before.kdim == before.vdim == before.embed_dim
     given = {key: value for key, value in options.items() if key != "dropout"}
@@ -162,7 +162,7 @@ def _successor(before: Any, name: str, options: dict[str, Any], check: Check) ->
 
 
 def _check_replaceable(before: Any) -> None:
-    """Raise for a module that does more than its parameters say."""
+    """Raise for a module with behavior beyond its parameters."""
     if type(before) not in (nn.MultiheadAttention, MultiheadAttention):
         raise UnsupportedError(f"it is a {type(before).__name__}: only nn.MultiheadAttention itself is replaced")
     if getattr(before, "bias_k", None) is not None or getattr(before, "add_zero_attn", False):
@@ -172,7 +172,7 @@ def _check_replaceable(before: Any) -> None:
 
 
 def _share(source: Any, target: Any) -> None:
-    """Give the projections of one module to another; they then have the same parameters."""
+    """Let one module share the projections, and so the parameters, of another."""
     for name in PARAMETERS:
         if getattr(source, name, None) is not None:
             setattr(target, name, getattr(source, name))
@@ -181,5 +181,5 @@ def _share(source: Any, target: Any) -> None:
 
 
 def _mechanism(module: nn.Module) -> str:
-    """The mechanism of torch's module or of ours."""
+    """The mechanism of torch's module or of linnet's."""
     return module.core.name if isinstance(module, MultiheadAttention) else "softmax"

@@ -1,4 +1,4 @@
-"""A few rows of the attention weights at a time, for instruments that read texts too long for all of them."""
+"""Compute a few rows of the attention weights at a time, for texts that are too long for the whole matrix."""
 
 from typing import NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ class Kernel(NamedTuple):
 
 
 class _Weighing(Protocol):
-    """What rows need of a core."""
+    """The interface of a core that the rows need."""
 
     causal: bool
 
@@ -33,7 +33,7 @@ class _Weighing(Protocol):
 def weight_rows(core: _Weighing, q: Tensor, k: Tensor, start: int, stop: int) -> Tensor:
     """Rows `start` to `stop` of a core's weights, (B,H,stop-start,N), for an unpadded batch.
 
-    Without features they are the gradient of the output with respect to the values, so every mechanism has them.
+    Without features, the rows are the gradient of the output with respect to the values, which every mechanism has.
     """
     B, H, N, _ = q.shape
     features = core.kernel(q, k)
@@ -62,7 +62,7 @@ def exponential_rows(log_q: Tensor, log_k: Tensor) -> Kernel:
 
 
 def kernel_rows(kernel: Kernel, causal: bool, start: int, stop: int) -> Tensor:
-    """Rows `start` to `stop` of the weights that features give."""
+    """Rows `start` to `stop` of the weights, from features."""
     A = kernel.phi_q[:, :, start:stop] @ kernel.phi_k.mT
     if causal:
         A = torch.where(visible_past_of_rows(start, stop, A.shape[3], A.device), A, 0)

@@ -1,4 +1,4 @@
-"""The five rows that open the page of benchmarks: what softmax costs, and what linear attention costs in its place."""
+"""The five rows at the top of the page of benchmarks: the cost of softmax beside that of linear attention."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -61,7 +61,7 @@ def bench_headline_table(results: Mapping[str, Result]) -> Table:
 
 
 def _shown(value: float, unit: str) -> str:
-    """A number in the largest unit of which it has one."""
+    """A number in the largest unit that keeps it at least 1."""
     size, name = next(((size, name) for size, name in UNITS[unit] if value >= size), UNITS[unit][-1])
     return f"{_round(value / size)} {name}"
 

@@ -22,7 +22,7 @@ from linnet.storage import read_json_file, write_json_file
 from linnet.testing.peers import MissingPeerError
 
 FORMAT = "linnet-bench-1"
-SLOW = 0.25  # a call that takes so many seconds gets only 3 samples
+SLOW = 0.25  # a call that takes this many seconds gets only 3 samples
 SERIES = ("table", "case", "form", "pass")  # what is the same while batch and tokens change
 Row = dict[str, Any]
 Work = Callable[[Job], Callable[[], object]]
@@ -164,7 +164,7 @@ def _measure(
 
 
 def _hopeless(job: Job, rows: Sequence[Row], limit: float) -> str | None:
-    """Why a job is not tried, or None: a smaller one of its series failed, or it would take too long."""
+    """Why a job is skipped, or None: a smaller one of its series failed, or it would take too long."""
     limit = limit / 2 if job.get("group") == "peer" else limit
     series = [row for row in rows if all(row.get(key) == job.get(key) for key in SERIES)]
     if not series:

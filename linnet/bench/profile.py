@@ -10,7 +10,7 @@ from linnet.bench import model, ops
 from linnet.bench.measure import Bench, Group
 from linnet.bench.memory import Job
 
-SMALLEST = 0.02  # parts with a smaller share of the time are summed up
+SMALLEST = 0.02  # parts with a smaller share of the time are added up
 WARM = 5  # calls before the profiled one
 ATTENTION = {"linear_attention, cpu": "causal", "lln": "bidirectional", "lln_diag": "bidirectional"}
 

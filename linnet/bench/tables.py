@@ -189,10 +189,10 @@ def bench_note(result: Any) -> str:
     lines = [ABOUT[result["bench"]].format(**settings, style="compiled" if settings.get("compiled") else "eager")]
     lines.append(
         f"Columns: batch x tokens; {settings['type']}. Times are medians of the quieter half of {settings['rounds']} "
-        f"samples (3 of slow calls); the calls, and the limits, take turns in random order. Calls that take more than "
+        f"samples (3 of slow calls); the calls and the limits take turns in random order. Calls that take more than "
         f"{settings['limit']:g} seconds, or half of that in other libraries, are left out. Allocator: "
-        f"{settings['allocator']}. Each peak of memory is measured in a process of its own, on one thread, where freed "
-        "blocks go back to the system at once."
+        f"{settings['allocator']}. Each memory peak is measured in its own process, on one thread, where freed blocks "
+        "return to the system at once."
     )
     timed = [row for row in rows if "seconds" in row]
     if timed:
@@ -200,7 +200,7 @@ def bench_note(result: Any) -> str:
         spread = sorted((row["high"] - row["low"]) / row["seconds"] for row in timed)[len(timed) // 2]
         lines.append(
             f"torch {where['torch']}, {where['threads']} threads, {where['machine']}: at best {gemm / 1e9:,.0f} "
-            f"GFLOP/s of a matrix product and {copy / 1e9:,.1f} GB/s of a copy. Half of the times spread by less "
+            f"GFLOP/s in a matrix product and {copy / 1e9:,.1f} GB/s in a copy. Half of the times spread by less "
             f"than {spread:.0%} of their median. {result['seconds'] / 60:.1f} minutes."
         )
     lines += _disturbance(timed, where) + _missing(result)
@@ -212,16 +212,16 @@ def bench_note(result: Any) -> str:
 
 
 ABOUT = {
-    "ops": "Attention alone: {heads} heads of width {head_dim}. Percentages: the longer of two limits (the useful "
-    "operations at the speed of a matrix product, the tensors at the speed of a copy), as a share of the time taken.",
+    "ops": "Attention alone: {heads} heads of width {head_dim}. Percentages are the longer of two limits (the useful "
+    "operations at the speed of a matrix product, the tensors at the speed of a copy) as a share of the measured time.",
     "model": "Model: 2 layers, width 64, 2 heads, bytes, mean over tokens, 2 classes; a training step is forward, "
     "backward and AdamW. Layer: attention with its projections, width 768, 12 heads. Everything runs {style}.",
-    "decode": "The next token, from the state after the context: a core with {heads} heads of width {head_dim}, and a "
-    "model of 6 such layers with projections, FFN and a vocabulary of 8,192.",
-    "profile": "One call under torch's profiler: the time of each operator without those that it calls; operators "
-    "below 2 % are added up. Above them the limits: the useful operations and the tensors of {heads} heads of width "
-    "{head_dim} alone.",
-    "vision": "A vision transformer of {layers} layers, width 64 and 4 heads reads one picture in patches of {patch} x "
+    "decode": "The cost of the next token, from the state after the context: a core with {heads} heads of width "
+    "{head_dim}, and a model of 6 such layers with projections, FFN and a vocabulary of 8,192.",
+    "profile": "One call under torch's profiler: the time of each operator without the operators that it calls; "
+    "those below 2 % are added up. Above them are the limits: the useful operations and the tensors of "
+    "{heads} heads of width {head_dim} alone.",
+    "vision": "A vision transformer of {layers} layers, width 64 and 4 heads reads one image in patches of {patch} x "
     "{patch} pixels; the sides have {pixels} pixels. A training step is forward, backward and "
     "AdamW. Diag and T2 attend inside windows of at most 8 x 8 patches first. Softmax is torch's fused one.",
 }

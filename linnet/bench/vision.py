@@ -1,6 +1,6 @@
 """`bench vision`: time and memory of a vision transformer against resolution, from 32 to 1,024 pixels, by mechanism.
 
-Two layers of the small presets (width 64, four heads of width 16) read one picture in patches of 4 x 4 pixels: 64 to
+Two layers of the small presets (width 64, four heads of width 16) read one image in patches of 4 x 4 pixels: 64 to
 65,536 tokens. Softmax is torch's fused one.
 """
 
@@ -42,13 +42,13 @@ def vision_bench(sizes: Sequence[int] | None = None, quick: bool = False, only: 
 
 
 def vision_bench_job(name: str, which: str, size: int) -> dict[str, Any]:
-    """One measurement: a picture of `size` pixels along a side, in training or inference."""
+    """One measurement: an image of `size` pixels along a side, in training or inference."""
     tokens = (size // PATCH) ** 2
     return {"table": "vision", "case": name, "form": "bidirectional", "pass": which, "batch": 1, "tokens": tokens}
 
 
 def vision_bench_config(name: str, tokens: int) -> ModelConfig:
-    """The small preset of a system for a picture of so many patches, with its first and its last layer."""
+    """The small preset of a system for an image of this many patches, with its first and its last layer."""
     side = round(tokens**0.5) * PATCH
     fields = {"image_size": side, "patch": PATCH}
     base = preset(f"{SYSTEMS.get(name, name)}_vit_small", **fields)

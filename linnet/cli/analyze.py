@@ -39,7 +39,7 @@ Samples = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder for the results.", metavar="DIR", show_default="analysis in DIR")
 ]
-Hf = Annotated[bool, typer.Option("--hf", help="DIR is a folder of Hugging Face Transformers.")]
+Hf = Annotated[bool, typer.Option("--hf", help="DIR is a Hugging Face Transformers folder.")]
 Beside = Annotated[
     str | None,
     typer.Option(
@@ -62,12 +62,12 @@ def analyze_command(
     beside: Beside = None,
     json: Json = False,
 ) -> None:
-    """Measure what the attention of a model does.
+    """Measure the attention of a trained model.
 
     Measures entropy, temperature, spectral gap, locality, the distribution of the weights and bounds on gradients.
     The table has one row per layer; analysis.json has every layer and head, with figures beside it. For a model of
-    pictures, pictures.json has predictions, the confusion matrix of the validation split, and what each patch of a few
-    pictures reads. `linnet report` includes all of it.
+    images, pictures.json has predictions, the confusion matrix of the validation split, and what each patch of a few
+    images reads. `linnet report` includes all of it.
 
     \b
     Examples:
@@ -166,7 +166,7 @@ def _run_views(
 ) -> "tuple[list[View], list[str], str, Callable[[], dict[str, Any]] | None]":
     """Views of the model of a run or export, with the words of its first sequence and their separator.
 
-    For a model of pictures also a function that describes its predictions.
+    For an image model also a function that describes its predictions.
     """
     from linnet.instruments.base import instrument_views_of_model
     from linnet.models.loading import load_model
@@ -237,7 +237,7 @@ def _task(folder: Path, screen: "Screen") -> "Task":
 
 
 def _validation(task: Any, samples: int, tokens: int | None, model: "Model") -> "tuple[Tensor, list[str], str]":
-    """The first full blocks (B,N) or pictures of the validation split; words and separator as in `_read`."""
+    """The first full blocks (B,N) or images of the validation split; words and separator as in `_read`."""
     from linnet.train.watch import watch_blocks
 
     ids = watch_blocks(task, samples)
@@ -245,7 +245,7 @@ def _validation(task: Any, samples: int, tokens: int | None, model: "Model") -> 
         ids = ids[:, :tokens]
         return ids, *task.words(ids[0].tolist())
     if tokens is not None:
-        raise InputError(f"--tokens is {tokens}: a picture is read whole")
+        raise InputError(f"--tokens is {tokens}: an image is read whole")
     from linnet.models.patches import patch_places
 
     names = [f"{row},{column}" for row, column in patch_places(model.config).tolist()]
@@ -253,7 +253,7 @@ def _validation(task: Any, samples: int, tokens: int | None, model: "Model") -> 
 
 
 def _pictures(task: Any, model: "Model", screen: "Screen") -> dict[str, Any]:
-    """Predictions for pictures of the validation split, and the confusion matrix of all of it."""
+    """Predictions for images of the validation split, and the confusion matrix of all of it."""
     import numpy as np
 
     from linnet.report.pictures import SHOWN, describe_pictures

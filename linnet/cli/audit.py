@@ -30,7 +30,7 @@ COLORS = {True: "green", False: "bold red", None: "dim"}
 
 
 def audit_command(names: Names = None, peers: Peers = True, against: Reference = None, json: Json = False) -> None:
-    """Measure what each attention reads that it should not.
+    """Measure whether each attention reads what it should not.
 
     Checks each attention against the contract of linnet.testing. Each number is the largest change of the output,
     relative to the largest output: of past tokens when future ones change, of a row when its batch mates, its padding

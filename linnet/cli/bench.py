@@ -1,4 +1,4 @@
-"""`linnet bench`: measure what attention costs on this machine, in linnet and in other libraries."""
+"""`linnet bench`: measure the cost of attention on this machine, in linnet and in other libraries."""
 
 import shlex
 from pathlib import Path
@@ -19,7 +19,7 @@ What = Annotated[
     typer.Argument(
         help="One or more of: ops (attention alone, every backend and other libraries), model (training steps of a "
         "small model, and one layer), decode (one more token), profile (where the time goes), vision (a "
-        "picture of 32 to 1,024 pixels; --lengths are then pixels). Or peers: linnet's "
+        "image of 32 to 1,024 pixels; --lengths are then pixels). Or peers: linnet's "
         "mechanisms against public implementations of the same, at 1,024 and 4,096 tokens.",
         metavar="WHAT...",
     ),

@@ -23,8 +23,8 @@ def convert_command(
     """Convert a pretrained encoder to linear attention.
 
     First each layer's new attention learns to imitate the old one on your text (transfer_steps), then, with tune_steps,
-    the model learns to give its old hidden states. The folder gets the model for `linnet.hf.load`, conversion.json with
-    the curve, and README.md with the error per layer. The same command continues a conversion that was interrupted.
+    the model learns to reproduce its old hidden states. The folder gets the model for `linnet.hf.load`, the curve in
+    conversion.json, and the error per layer in README.md. The same command continues a conversion that was interrupted.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder to write to.")]
 Train = Annotated[int | None, typer.Option("--train", min=1, help="Trees to train on; 96,000 by default.")]
 Valid = Annotated[int | None, typer.Option("--valid", min=1, help="Trees to validate on; 2,000 by default.")]
 Test = Annotated[int | None, typer.Option("--test", min=1, help="Trees to test on; 2,000 by default.")]
-Pictures = Annotated[int | None, typer.Option("--count", min=3, help="Pictures to generate; 200,000 by default.")]
+Pictures = Annotated[int | None, typer.Option("--count", min=3, help="Images to generate; 200,000 by default.")]
 Preview = Annotated[
     Path | None, typer.Option("--preview", help="Also draw 32 into a .png; a frame marks label 1.", metavar="FILE")
 ]
@@ -41,8 +41,8 @@ def data_command(
 ) -> None:
     """Generate a data set, or print where to get it.
 
-    These are the data sets of the Long Range Arena, and pictures. listops writes basic_train.tsv, basic_val.tsv and
-    basic_test.tsv, the names of the public files. pathfinder writes a folder of pictures, a thousand per file, and
+    These are the data sets of the Long Range Arena, and images. listops writes basic_train.tsv, basic_val.tsv and
+    basic_test.tsv, the names of the public files. pathfinder writes a folder of images, a thousand per file, and
     continues if it was stopped. The other names write nothing: they print which files to get and from where, or the
     path in LINNET_DATA.
 
@@ -96,7 +96,7 @@ def _make_listops(out: Path, sizes: tuple[int, int, int], seed: int, json: bool)
 
 
 def _make_pathfinder(out: Path, count: int, seed: int, preview: Path | None, json: bool) -> None:
-    """Write a folder of pictures, and optionally a sheet with some of them."""
+    """Write a folder of images, and optionally a sheet with some of them."""
     from linnet.data.lra.pathfinder_files import pathfinder_files_sheet, read_pathfinder_files, write_pathfinder_files
     from linnet.data.lra.png import encode_png
     from linnet.screen import Screen
@@ -117,7 +117,7 @@ def _make_pathfinder(out: Path, count: int, seed: int, preview: Path | None, jso
         made = {"folder": str(out), "count": count, "seed": seed, "ones": int(pictures.labels.sum())}
         print_cli_json({**made, "preview": preview and str(preview)})
     else:
-        print(f"{out}: {count:,} pictures, {pictures.labels.mean():.1%} with both dots on one path")
+        print(f"{out}: {count:,} images, {pictures.labels.mean():.1%} with both dots on one path")
         if preview is not None:
             print(preview)
 

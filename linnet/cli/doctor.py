@@ -1,4 +1,4 @@
-"""`linnet doctor`: check the machine and the installation, or a broken run, and advise on what to do."""
+"""`linnet doctor`: check the machine and the installation, or a broken run, and say what to do."""
 
 import os
 import platform
@@ -30,14 +30,14 @@ class _Check(NamedTuple):
 
 def doctor_command(
     run: Annotated[
-        Path | None, typer.Argument(help="The folder of a broken run: says what it still holds.", metavar="[RUN]")
+        Path | None, typer.Argument(help="The folder of a broken run, to see what it still holds.", metavar="[RUN]")
     ] = None,
     build: Annotated[bool, typer.Option("--build", help="Compile the CPU kernels, even if they exist.")] = False,
     json: Json = False,
 ) -> None:
     """Check the installation, or a broken run.
 
-    With RUN: says what the folder of a run still holds and what can be done with it; changes nothing.
+    With RUN: shows what the folder of a run still holds and what to do with it; changes nothing.
 
     Without: checks versions, extras, processor, memory, data sets, compiled kernels and backends. "missing" marks
     something optional, with advice on how to get it. "wrong" marks a problem to fix, and the exit code is then 1.

@@ -17,7 +17,7 @@ def export_command(
     checkpoint: Checkpoint = "last",
     hf: Annotated[bool, typer.Option("--hf", help="Write a folder for Hugging Face Transformers.")] = False,
     license: Annotated[
-        str | None, typer.Option("--license", help="With --hf, the licence of the weights.", show_default="none")
+        str | None, typer.Option("--license", help="With --hf, the license of the weights.", show_default="none")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -33,7 +33,7 @@ def export_command(
       linnet export runs/mine --hf --out models/mine-hf --license mit
     """
     if license is not None and not hf:
-        raise InputError(f"--license is {license!r}: it goes into the model card of --hf")
+        raise InputError(f"--license is {license!r}: it goes into the model card, so it needs --hf")
     from linnet.train.check import check_and_read_config, check_config
 
     check_config(check_and_read_config(folder))

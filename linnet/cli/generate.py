@@ -16,9 +16,9 @@ Prompt = Annotated[str | None, typer.Option("--prompt", help="The text to contin
 PromptFile = Annotated[
     str | None, typer.Option("--prompt-file", help="A file with the text to continue; - reads standard input.")
 ]
-Stop = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; repeatable.")]
-IgnoreEnd = Annotated[bool, typer.Option("--ignore-end", help="Go on after the end of a document.")]
-Penalty = Annotated[float, typer.Option(help="Above 1: tokens of the text so far become less likely.")]
+Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop before this text; repeatable.")]
+IgnoreEnd = Annotated[bool, typer.Option("--ignore-end", help="Continue past the end of a document.")]
+Penalty = Annotated[float, typer.Option(help="Above 1, tokens that already occur in the text become less likely.")]
 
 
 def generate_command(
@@ -26,7 +26,9 @@ def generate_command(
     prompt: Prompt = None,
     prompt_file: PromptFile = None,
     max_new_tokens: Annotated[int, typer.Option(help="How many tokens to generate.")] = 64,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token; 1 samples as trained.")] = 1.0,
+    temperature: Annotated[
+        float, typer.Option(help="0 always takes the most likely token; 1 samples from the model's probabilities.")
+    ] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Sample only from the k most likely tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the fewest tokens that reach probability p.")] = None,
     repetition_penalty: Penalty = 1.0,
@@ -39,7 +41,7 @@ def generate_command(
     """Generate text after a prompt.
 
     The text is printed token by token. It ends after --max-new-tokens, at the end of a document (unless --ignore-end),
-    or before a text of --stop. If the mechanism has a recurrent state, memory does not grow with the length.
+    or before a --stop text. If the mechanism has a recurrent state, memory does not grow with the length.
 
     \b
     Examples:

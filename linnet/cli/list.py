@@ -89,10 +89,10 @@ def list_command(
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """List attentions, models, tasks, recipes, studies and more.
+    """List attention mechanisms, models, tasks, recipes, studies and more.
 
-    The names in the first column are those that create_mixer, create_model, recipes, `linnet train` and `linnet
-    reproduce` accept. For a study, `runs` and `core_hours` (null if unknown) refer to its CPU scale.
+    create_mixer, create_model, recipes, `linnet train` and `linnet reproduce` accept the names in the first column. For
+    a study, `runs` and `core_hours` (null if unknown) refer to its CPU scale.
 
     \b
     Examples:

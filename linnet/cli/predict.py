@@ -10,7 +10,8 @@ from linnet.cli import Json, print_cli_json
 Folder = Annotated[Path, typer.Argument(help="A run of `linnet finetune`.", metavar="RUN")]
 Out = Annotated[Path, typer.Option("--out", help="The file to write: index and prediction, separated by a tab.")]
 Texts = Annotated[
-    Path | None, typer.Option("--data", help="A file in the form of the task's own.", show_default="its test set")
+    Path | None,
+    typer.Option("--data", help="A file in the format of the task's own files.", show_default="its test set"),
 ]
 Checkpoint = Annotated[str, typer.Option("--checkpoint", help="best, last or a step number.")]
 
@@ -20,7 +21,7 @@ def predict_command(
 ) -> None:
     """Write a model's answers to texts without labels.
 
-    For a task of GLUE the file has the form that the benchmark's server takes.
+    For a GLUE task, the file has the format that the benchmark's server expects.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`linnet repair`: put a broken run folder in order, so that `linnet resume` can go on."""
+"""`linnet repair`: repair a broken run folder, so that `linnet resume` can continue."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,8 @@ Run = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="DIR")
 def repair_command(folder: Run, json: Json = False) -> None:
     """Set damaged checkpoints of a run aside.
 
-    What killed processes left is removed. Damaged checkpoints move to DIR/damaged; none is deleted. The command then
-    says which step the run can go on from.
+    Removes the leftovers of killed processes. Moves damaged checkpoints to DIR/damaged and deletes none. Then prints
+    the step from which the run can continue.
 
     \b
     Example:

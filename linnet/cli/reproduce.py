@@ -9,7 +9,7 @@ from linnet.cli import Json, check_cli_folder, print_cli_json, print_cli_report,
 from linnet.registry import STUDY
 
 Name = Annotated[str, typer.Argument(help="A study, such as transnormer-table4.", metavar="NAME")]
-Scale = Annotated[str, typer.Option(help="cpu: for two cores; paper: the paper's own size, for GPUs.")]
+Scale = Annotated[str, typer.Option(help="cpu: for two cores; paper: the paper's size, for GPUs.")]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the runs; default runs/NAME-SCALE, or one that studies share.")
 ]
@@ -18,7 +18,7 @@ Only = Annotated[list[str] | None, typer.Option(help="Only runs whose names star
 Seeds = Annotated[
     int | None, typer.Option(min=1, help="Runs per system, with seeds 0, 1, ...; default set by the study.")
 ]
-Render = Annotated[bool, typer.Option("--render", help="Only draw the table and figure from the records so far.")]
+Render = Annotated[bool, typer.Option("--render", help="Only render the table and figure from the records so far.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs, their sizes and estimated GPU hours.")]
 
 
@@ -26,11 +26,11 @@ def reproduce_command(
     name: Name, scale: Scale = "cpu", out: Out = None, results: Results = None, only: Only = None, seeds: Seeds = None,
     render: Render = False, dry_run: DryRun = False, json: Json = False,
 ) -> None:  # fmt: skip
-    """Do the runs behind a result of a paper, and draw its table.
+    """Do the runs behind a paper's result, and render its table.
 
     Each finished run leaves one JSON record with its configuration, seed, versions and curve. Recorded runs are not
     repeated, so the command can be stopped and restarted, and started twice to use two cores. The page and the figure
-    are written beside the records; --render also draws the progress of unfinished runs, beside their folder.
+    are written beside the records; --render also shows the progress of unfinished runs, beside their folder.
 
     --dry-run reads no data. It estimates GPU hours as 6 * parameters * tokens / (312e12 per second * 0.3): one A100 in
     bfloat16 at 30 % of its peak, which small models do not reach. Tokens are steps * batch * accumulate * context,

@@ -15,7 +15,7 @@ def resume_command(folder: Run, json: Json = False) -> None:
     """Continue a run from its newest valid checkpoint.
 
     On the same machine, with the same torch and number of threads, the result is bit-identical to that of a run that
-    was never stopped. A damaged checkpoint is reported and skipped. A finished run is left as it is. If config.toml or
+    was never stopped. A damaged checkpoint is reported and skipped. A finished run stays unchanged. If config.toml or
     the data have changed since the checkpoint, the command refuses; only train.steps may be raised, to train longer.
 
     \b

@@ -1,4 +1,4 @@
-"""The files of GLUE (Wang et al. 2018): where each task keeps its texts and labels, and what it is scored by.
+"""The files of GLUE (Wang et al. 2018): where each task keeps its texts and labels, and its metrics.
 
 The files are GLUE's own. They have traps: MRPC begins with a byte-order mark, CoLA has no header, quotes inside fields
 are ordinary characters, STS-B has ten columns, and MNLI has two development sets.
@@ -72,7 +72,7 @@ def default_glue_path(name: str) -> Path:
 
 
 def read_glue_splits(name: str, folder: Path, seed: int) -> dict[str, LabeledTexts]:
-    """The three splits of a task. A task is scored on its development set, since the labels of its test set are secret.
+    """The three splits of a task; its score uses the development set, because the test set's labels are not public.
 
     A part of a task is split by `seed`.
     """
@@ -85,7 +85,7 @@ def read_glue_splits(name: str, folder: Path, seed: int) -> dict[str, LabeledTex
 
 
 def read_glue_file(name: str, path: Path, labels: bool = True) -> LabeledTexts:
-    """One file of a task; without `labels`, the test file whose labels are secret."""
+    """One file of a task; without `labels`, the test file, whose labels are not public."""
     layout = GLUE[name]
     if not path.is_file():
         raise InputError(f"{path} does not exist: data.path must be the folder {layout.folder} of GLUE, from {SITE}")

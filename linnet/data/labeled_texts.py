@@ -135,7 +135,7 @@ def _label(cell: str, place: str, classes: Sequence[str]) -> float:
 
 
 def split_labeled_texts(texts: LabeledTexts, seed: int, shares: Sequence[float]) -> list[LabeledTexts]:
-    """The texts in random order, cut into these shares; what remains comes first."""
+    """The texts in random order, cut into these shares; the rest comes first."""
     order = np.random.Generator(np.random.Philox(seed)).permutation(len(texts))
     sizes = [max(1, round(share * len(texts))) for share in shares]
     if sum(sizes) >= len(texts):

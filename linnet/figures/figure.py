@@ -25,7 +25,7 @@ FEW = 25  # points of the longest line up to which every point gets a marker
 CROWDED = 20  # letters that fit along an axis; more would touch
 MANY = 5  # powers of ten along an axis up to which ticks at 2 and 5 fit
 FIT = 14  # names that fill the height of a panel; more are drawn smaller
-IN_A_ROW = 3  # panels of a picture
+IN_A_ROW = 3  # panels of a figure
 LARGEST = 150.0  # area of the largest circle, in square points
 BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False}  # a panel's legend
 FAINT = "#c4c4c4"  # lines behind the others
@@ -317,7 +317,7 @@ def _draw(axes: "Axes", figure: Figure, named: bool = True) -> None:
 
 
 def _name(axes: "Axes", figure: Figure, looks: Sequence[Look], named: bool) -> None:
-    """The names of circles, or of lines unless the picture has a legend of its own."""
+    """The names of circles, or of lines unless the figure has a legend of its own."""
     if any(series.sizes for series in figure.series):
         _name_sizes(axes, figure)
     elif named and len(figure.series) > FIT // 2:  # so many names do not fit beside the ends of lines

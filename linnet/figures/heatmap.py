@@ -84,7 +84,7 @@ def save_heatmaps(
 
 
 def _draw_row(panels: Any, name: str, maps: Mapping[str, Map], length: int, colors: Mapping[str, Any]) -> Any:
-    """Draw the maps of one row side by side; returns the last picture."""
+    """Draw the maps of one row side by side; returns the last figure."""
     image = None
     for panel in panels[len(maps) :]:
         panel.set_visible(False)

@@ -49,7 +49,7 @@ class LinnetCache(Cache):
         self.state, self.seen = None, 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Choose the rows that beam search goes on with."""
+        """Choose the rows with which beam search continues."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -69,7 +69,7 @@ class LinnetCache(Cache):
         raise UnsupportedError(f"a LinnetCache cannot be cropped: {_WHY}; read the shorter text with a new cache")
 
     def activate_past_recording(self) -> NoReturn:
-        """Refused: only assisted decoding asks for it."""
+        """Refused: only assisted decoding needs it."""
         raise UnsupportedError(f"a linnet model cannot assist another model's decoding: {_WHY}")
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The model card of an exported run: what was trained, on what, its scores and its licence."""
+"""The model card of an exported run: model, training data, scores and license."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ def write_model_card(
     front = ["library_name: transformers", f"pipeline_tag: {_PIPELINES[output]}", "tags: [linnet, linear-attention]"]
     front += [f"license: {license}"] if license else []
     data = ", ".join(
-        f"{key} = {Path(value).name if key == 'path' else value}"  # not where it lay on the author's disk
+        f"{key} = {Path(value).name if key == 'path' else value}"  # not its path on the author's disk
         for key, value in config["data"].items()
         if key != "cache"
     )
@@ -68,8 +68,8 @@ def _scores(record: Mapping[str, Any] | None) -> list[str]:
 
 
 def _terms(license: str | None) -> list[str]:
-    """Under which terms the weights may be used."""
+    """The license of the weights."""
     chosen = (
-        f"The weights are licensed under {license}." if license else "No licence has been chosen for these weights."
+        f"The weights are licensed under {license}." if license else "No license has been chosen for these weights."
     )
     return [f"{chosen} linnet, which runs them, is MIT. The training data keep their own terms."]

@@ -2,7 +2,7 @@
 
 Stage 1 chooses scales from the model's own queries and keys. Stage 2, attention transfer, trains only the mechanism:
 each layer's output is matched to that of softmax on the same q, k and v. Stage 3 trains the whole model, or only its
-attention, to reproduce the hidden states of the original. All of it needs nothing but text.
+attention, to reproduce the hidden states of the original. All stages need only text.
 """
 
 import copy
@@ -159,7 +159,7 @@ class Conversion:
         return [float(_error(core, call)) for core, call in zip(self.cores.values(), self._calls(-2), strict=True)]
 
     def _optimizer(self) -> torch.optim.AdamW:
-        """The optimizer of the present stage."""
+        """The optimizer of the current stage."""
         self.model.requires_grad_(False)
         if self.step < self.settings.transfer_steps:
             chosen, lr = [p for core in self.cores.values() for p in core.parameters()], self.settings.transfer_lr
@@ -183,7 +183,7 @@ class Conversion:
     def run(
         self, progress: Progress | None = None, folder: Path | None = None, warn: Callable[[str], None] = _warn
     ) -> None:
-        """Do the updates that are left; with a `folder`, checkpoints go there, and the newest one is continued.
+        """Do the remaining updates; with a `folder`, save checkpoints there and continue the newest one.
 
         `warn` gets a line for each damaged checkpoint.
         """
@@ -244,7 +244,7 @@ class Conversion:
         prune_checkpoints(folder, checkpoints_to_keep(folder, self.step, (), last=1))
 
     def _about(self) -> dict[str, Any]:
-        """What must be the same for a checkpoint to be continued."""
+        """The settings that must be equal for a checkpoint to be continued."""
         return {**self.settings.model_dump(mode="json", exclude={"save_every"}), "text": self.pieces.sha256}
 
     def _changed(self) -> dict[str, Tensor]:
@@ -285,7 +285,7 @@ class Conversion:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": left})
 
     def record(self) -> dict[str, Any]:
-        """What a report shows: settings, curve, and errors per layer after each stage."""
+        """The record for a report: settings, curve, and errors per layer after each stage."""
         return {"settings": self._about(), "curve": self.curve, "layer_errors": self.errors}
 
 

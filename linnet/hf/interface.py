@@ -21,7 +21,7 @@ from linnet.attention.base import Core
 from linnet.errors import InputError, UnsupportedError
 
 NAME = "linnet"
-_FOREIGN = ("softcap", "s_aux", "position_bias")  # changes of the scores that only some models ask for
+_FOREIGN = ("softcap", "s_aux", "position_bias")  # changes to the scores that only some models request
 
 
 class Call(NamedTuple):
@@ -63,7 +63,7 @@ def attend_through_interface(
     plain = query.shape[3] ** -0.5
     q = query if scaling is None or abs(scaling - plain) < 1e-9 else query * (scaling / plain)
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
-    window = None if sliding_window is None else int(sliding_window) - 1  # theirs counts the token itself
+    window = None if sliding_window is None else int(sliding_window) - 1  # their window counts the token itself
     core = getattr(module, NAME, None)
     calls = None if torch.compiler.is_compiling() else _CALLS.get()
     if calls is not None:
@@ -78,7 +78,7 @@ def attend_through_interface(
 def attend_softmax(
     q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, window: int | None, causal: bool, dropout: float
 ) -> Tensor:
-    """What a layer computes that linnet leaves alone."""
+    """The attention of a layer that keeps its softmax."""
     N = q.shape[2]
     seen = None if key_mask is None else key_mask[:, None, None, :]  # (B, 1, 1, N)
     if window is not None or causal:
@@ -98,14 +98,14 @@ def _keep_mask(*, attention_mask: Tensor | None = None, **others: Any) -> Tensor
 
 
 def register_interface() -> None:
-    """Register the attention and its mask under one name; without the second, padding would leak without a word."""
+    """Register the attention and its mask under one name; without the mask, padding would silently leak."""
     AttentionInterface.register(NAME, attend_through_interface)
     AttentionMaskInterface.register(NAME, _keep_mask)
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Inside, Transformers logs only errors and shows no progress bars."""
+    """A context in which Transformers logs only errors and shows no progress bars."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -132,9 +132,9 @@ def writing_transformers() -> Iterator[None]:
 
 @contextmanager
 def through_interface(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the model's attention goes through linnet's function, whatever it was before."""
+    """A context in which the model's attention goes through linnet's function."""
     before = model.config._attn_implementation
-    with quiet_transformers():  # a model that cannot change its attention is refused by whoever asks
+    with quiet_transformers():  # the caller refuses a model that cannot change its attention
         try:
             if before != NAME:
                 model.set_attn_implementation(NAME)

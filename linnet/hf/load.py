@@ -37,7 +37,7 @@ def load(folder: str | Path, dtype: torch.dtype | None = None) -> PreTrainedMode
 
 
 def check_folder_to_load(path: Path) -> dict[str, Any]:
-    """The content of config.json; raises for a folder that cannot be read, or that should not be."""
+    """The content of config.json; raises for a folder that cannot or should not be read."""
     file = path / "config.json"
     if not file.is_file():
         raise InputError(f"{path} has no config.json: it is not a folder of Transformers")
@@ -90,7 +90,7 @@ def _check_version(file: Path, version: object) -> None:
 
 
 def _config(path: Path) -> PreTrainedConfig:
-    """The configuration; anything that Transformers refuses becomes one line."""
+    """The configuration; any error of Transformers becomes one line."""
     try:
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except LinnetError:

@@ -52,7 +52,7 @@ class Backbone(Model):
 
 
 class LinnetPreTrainedModel(PreTrainedModel):
-    """What linnet's classes share."""
+    """The base class of linnet's Transformers models."""
 
     config_class = LinnetConfig
     base_model_prefix = ""  # every class has the same names of weights
@@ -72,7 +72,7 @@ class LinnetPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Fill what a checkpoint lacks, such as a new head, with the fresh weights of a linnet model."""
+        """Initialize weights that a checkpoint lacks, such as a new head, like those of a linnet model."""
         own = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
         missing = [name for name, tensor in own.items() if not getattr(tensor, "_is_hf_initialized", False)]
         place = next((name for name, part in self.model.named_modules() if part is module), None)
@@ -219,7 +219,7 @@ class LinnetForCausalLM(_LanguageModel, GenerationMixin):
         """Logits (B,N,V) of ids (B,N).
 
         `attention_mask` covers all columns so far, (B, seen + N). With `use_cache`, or given `past_key_values`, the
-        answer holds a LinnetCache to go on from. `logits_to_keep` computes only the last so many logits.
+        answer holds a LinnetCache to go on from. `logits_to_keep` limits the logits to the last tokens.
         """
         keep = self._wants(output_hidden_states, "output_hidden_states")
         if use_cache or past_key_values is not None:

@@ -1,4 +1,4 @@
-"""Pieces of a text as batches for an encoder: any batch is a function of the seed and of its number."""
+"""Pieces of a text as batches for an encoder: each batch is a function of the seed and of its number."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Views of the attention of a Transformers model for linnet's instruments: as it is, and beside it a linear form."""
+"""Views of a Transformers model's attention for linnet's instruments, optionally with a linear form beside it."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -21,7 +21,7 @@ from linnet.models.config import ModelConfig, split_layer_config
 from linnet.models.patches import patch_places
 
 ENTRIES = 1 << 20  # weights read at a time: 8 MiB in float64
-FAR = 1e6  # patches between a picture and its class token
+FAR = 1e6  # patches between an image and its class token
 HELD = 1 << 22  # weights kept after the first reading
 TOLERANCE = 1e-3  # how far the sum of a normalized row may be from one
 HALF_TOLERANCE = 3e-2  # the same for half precision
@@ -40,7 +40,7 @@ class View:
     q: Tensor | None = None
     k: Tensor | None = None
     v: Tensor | None = None
-    places: Tensor | None = None  # (N, 2): row and column of each patch of a picture; a class token is far from all
+    places: Tensor | None = None  # (N, 2): row and column of each patch of an image; a class token is far from all
 
     def rows(self) -> Iterator[tuple[int, Tensor]]:
         """Yield (start, rows from start on) in float64, not normalized."""
@@ -189,7 +189,7 @@ def instrument_views_of_model(model: nn.Module, ids: Tensor) -> list[View]:
 
 
 def _patch_places(config: ModelConfig) -> Tensor:
-    """(N, 2): row and column of each patch, for distances; a class token is far from all."""
+    """(N, 2): row and column of each patch, to compute distances; a class token is far from all."""
     places = patch_places(config).double()
     places[config.grid**2 :] = FAR
     return places

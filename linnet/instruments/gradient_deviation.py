@@ -1,4 +1,4 @@
-"""Relative standard deviation of gradients over training: how much the gradient norm jumps.
+"""Relative standard deviation of gradients over training: how much the gradient norm varies.
 
 This is how linnet reads TransNormer's Table 2: g_t is the L2 norm of the gradient of update t before clipping, over
 all parameters or those of one layer, and the number is std(g_1 .. g_T) / mean(g_1 .. g_T) over all updates.

@@ -1,12 +1,12 @@
-"""Locally accumulated attention score: how wide a neighborhood of a token holds a share of its attention.
+"""Locally accumulated attention score: how large a neighborhood of a token holds a share of its attention.
 
 The procedure of TransNormer's appendix: start at the token itself, add its left neighbor, its right one, the next left
 one and so on, within the sequence; record the size at which the mass first reaches each of 100 thresholds. In a
-picture the neighborhood grows by the distance between patches, and the order of equally distant ones is fixed.
+image the neighborhood grows by the distance between patches, and the order of equally distant ones is fixed.
 
-The appendix's listing differs from its words. Its two bounds name the next keys, not the last ones: so the left side
+The appendix's listing differs from its text. Its two bounds name the next keys, not the last ones: so the left side
 stops before key 0, whose mass is never counted, and the size between the bounds is two too large. `printed=True`
-follows the listing, to compare with curves that were made by it.
+follows the listing, for comparison with curves computed by it.
 """
 
 from typing import ClassVar
@@ -81,7 +81,7 @@ def printed_local_score_curve(view: View) -> Tensor:
 
 
 def _printed_bounds(start: int, stop: int, N: int) -> tuple[Tensor, Tensor]:
-    """(stop-start, 2N) each: the next key on the left and on the right of query t after so many turns, left first."""
+    """(stop-start, 2N) each: the next key left and right of query t after each number of turns, left first."""
     t, turns = torch.arange(start, stop)[:, None], torch.arange(2 * N)
     left = torch.maximum(t - 1 - (turns + 1) // 2, torch.clamp(t - 1, max=0))  # stops at key 0, which is never taken
     return left, torch.clamp(t + 1 + turns // 2, max=N)
@@ -110,7 +110,7 @@ def _neighborhood(start: int, stop: int, N: int) -> Tensor:
 
 
 def _joined(view: View, start: int, stop: int) -> Tensor:
-    """(stop-start, N): when key s joins the neighborhood of query t: along the sequence, or across the picture."""
+    """(stop-start, N): when key s joins the neighborhood of query t: along the sequence, or across the image."""
     if view.places is None:
         return _neighborhood(start, stop, view.shape[2])
     distance = torch.cdist(view.places[start:stop], view.places)

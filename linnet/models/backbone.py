@@ -61,7 +61,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def _initialize(self) -> None:
-        """Embeddings N(0, 1/M) ("xavier") or N(0, 0.02^2) ("lra"), the other parts as they initialize themselves;
+        """Embeddings N(0, 1/M) ("xavier") or N(0, 0.02^2) ("lra"); the other parts initialize themselves;
         "bert" uses N(0, 0.02^2) everywhere."""
         bert = self.config.init == "bert"
         for module in self.modules():
@@ -86,7 +86,7 @@ class Model(nn.Module):
         `key_mask` (B,N): True = a real token. `segments` (B,N): nothing crosses from one run of equal ids to the next.
         `select`: a boolean (B,N), or K indices into the B*N tokens, which torch.compile prefers. A classifier returns
         logits (B, classes) for ids (B,N), a two-tower model for pairs (B,2,N); neither takes `segments` or `select`.
-        A model of pictures takes pixels (B, channels, size, size) in place of ids: uint8, or numbers from 0 to 1.
+        An image model takes pixels (B, channels, size, size) in place of ids: uint8, or numbers from 0 to 1.
         """
         if isinstance(self.output, Classifier):
             if segments is not None or select is not None:
@@ -206,7 +206,7 @@ class Model(nn.Module):
 
     @property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer of a text model that `load_model` has read; it may be set."""
+        """The tokenizer of a text model that `load_model` read; it can be set."""
         if self._tokenizer is None:
             if self.tokenizer_file is None:
                 raise InputError("this model has no tokenizer: only a text model that was loaded from a folder has one")
@@ -252,7 +252,7 @@ class Model(nn.Module):
     def _place(self, x: Tensor, position: Tensor) -> Tensor:
         """Add the positions (N,) or (B,N) to x (B,N,M), then apply norm and dropout."""
         if isinstance(self.embedding, PatchEmbedding):
-            position = self.embedding.order[position]  # the table is in the order of the picture's rows
+            position = self.embedding.order[position]  # the table is in the order of the image's rows
         if self.positions is not None:
             x = x + learned_positions(position, self.positions.weight, self.config.first_position)
         elif self.config.positions == "sinusoidal":
@@ -307,7 +307,7 @@ def count_backbone_parameters(model: nn.Module) -> int:
 
 
 class _NoNumbers(TorchFunctionMode):
-    """Inside, nothing is drawn at random: on the meta device that would import torch's compiler, for a second."""
+    """Disables random initialization: on the meta device it would import torch's compiler, which takes a second."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.Tensor.normal_, torch.Tensor.uniform_):

@@ -93,7 +93,7 @@ def _create_mixers(config: ModelConfig, layer: str) -> list[Mixer]:
         ]
     for name in names:
         if ATTENTION[name].mixer.__qualname__ != Core.mixer.__qualname__:
-            raise UnsupportedError(f"layer {layer!r}: {name} has projections of its own and cannot share the heads")
+            raise UnsupportedError(f"layer {layer!r}: {name} has its own projections and cannot share the heads")
     heads, head_dim = config.heads // len(names), config.width // config.heads
     cores = [
         create_attention(name, heads=heads, head_dim=head_dim, causal=config.causal, **own)

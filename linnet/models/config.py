@@ -101,12 +101,12 @@ class ModelConfig(Settings):
     pad: Annotated[int, Field(ge=0)] | None = None
     """The padding id; its embedding starts at 0."""
     patch: Annotated[int, Field(ge=1, le=2**12)] | None = None
-    """The side of a patch in pixels. A model with a patch reads pictures; the fields below belong to it."""
+    """The side of a patch in pixels. A model with a patch reads images; the fields below belong to it."""
     image_size: Annotated[int, Field(ge=1, le=2**14)] = 32
-    """The side of a picture in pixels."""
+    """The side of an image in pixels."""
     channels: Annotated[int, Field(ge=1, le=2**8)] = 3
     window: Annotated[int, Field(ge=1, le=2**12)] = 1
-    """Patches stand window by window, each window x window of them row by row; 1: the whole picture row by row."""
+    """Patches stand window by window, each window x window of them row by row; 1: the whole image row by row."""
     pool: Literal["mean", "class"] = "mean"
     """A classifier reads the mean of the patches, or a class token, which stands after them."""
     pixel_mean: Pixel = (0.5,)
@@ -116,18 +116,18 @@ class ModelConfig(Settings):
 
     @property
     def grid(self) -> int:
-        """Patches along a side of a picture."""
-        assert self.patch is not None  # the model reads pictures
+        """Patches along a side of an image."""
+        assert self.patch is not None  # the model reads images
         return self.image_size // self.patch
 
     @property
     def picture_tokens(self) -> int:
-        """Tokens of a picture: its patches, and the class token."""
+        """Tokens of an image: its patches, and the class token."""
         return self.grid**2 + (self.pool == "class")
 
     @model_serializer(mode="wrap")
     def _without_pictures(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A model that reads no pictures is written as before there were any."""
+        """Leave out the image fields of other models, so that their files do not change."""
         found: dict[str, Any] = default(self)
         return found if self.patch is not None else {key: found[key] for key in found if key not in PICTURE}
 
@@ -136,7 +136,7 @@ class ModelConfig(Settings):
         if self.patch is None:
             changed = sorted(self.model_fields_set & (PICTURE - {"patch"}))
             if changed:
-                raise ValueError(f"{changed[0]} belongs to a model of pictures, which has a `patch`")
+                raise ValueError(f"{changed[0]} belongs to an image model, which has a `patch`")
             return self
         if self.image_size % self.patch:
             raise ValueError(f"patch is {self.patch}: it must divide image_size = {self.image_size}")
@@ -145,7 +145,7 @@ class ModelConfig(Settings):
         if self.causal or self.output not in ("classifier", "linear_classifier"):
             raise ValueError("a model with a patch is a classifier with causal = false")
         if self.positions == "learned" and self.max_length != self.picture_tokens:
-            raise ValueError(f"max_length is {self.max_length}: a picture has {self.picture_tokens} tokens")
+            raise ValueError(f"max_length is {self.max_length}: an image has {self.picture_tokens} tokens")
         if self.pool == "class" and all(set(split_layer_config(layer)[1]) == {"diag"} for layer in self.layers):
             raise ValueError("pool is 'class': with diag alone a class token reads no patch; 'mean' is allowed")
         for name in ("pixel_mean", "pixel_std"):

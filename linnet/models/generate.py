@@ -122,7 +122,7 @@ def _write(
 
 
 class _Sampler:
-    """Draws one id per row from logits (B,V), with its own random generator."""
+    """Samples one id per row from logits (B,V), with its own random generator."""
 
     def __init__(self, sampling: Sampling, ids: Tensor, key_mask: Tensor | None) -> None:
         self.sampling = sampling

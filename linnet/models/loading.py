@@ -47,7 +47,7 @@ def load_model(
     """The model of a run or of an exported folder, ready for evaluation.
 
     For a run, loads the checkpoint of `step`, or the newest valid one; `warn` gets a line for each damaged one.
-    `image_size` makes a model of pictures read pictures of that size, by interpolating its learned positions.
+    `image_size` makes an image model read images of that size, by interpolating its learned positions.
     """
     if not isinstance(path, str | Path):
         raise InputError(f"path is a {type(path).__name__}: it must be the path of a folder")
@@ -71,7 +71,7 @@ def _load(path: Path, step: int | None, warn: Callable[[str], None]) -> Model:
 
 
 def _resized(model: Model, image_size: int) -> Model:
-    """The same model for pictures of another size."""
+    """The same model for images of another size."""
     config = resize_patch_config(model.config, image_size)
     found = Model(config)
     found.load_state_dict(resize_patch_positions(model.state_dict(), model.config, config))
@@ -187,7 +187,7 @@ def export_model(model: Model, folder: str | Path, tokenizer: str | Path | None 
 
 
 def load_run_tokenizer(folder: Path, state: Mapping[str, Any]) -> Path | None:
-    """The tokenizer of a run, given the state of its checkpoint; None if it has none. Raises if the file is lost."""
+    """The tokenizer of a run, given the state of its checkpoint; None if it has none. Raises if the file is missing."""
     path = folder / "tokenizer.json"
     if path.exists():
         return path
@@ -211,7 +211,7 @@ def _warn(message: str) -> None:
 
 
 def _check_tokenizer(folder: Path, sha256: object) -> None:
-    """Raise if this is not the model's tokenizer, so its ids mean other words; the caller handles a missing file."""
+    """Raise if this is not the model's tokenizer: its ids would mean other words. The caller handles a missing file."""
     path = folder / "tokenizer.json"
     if sha256 is None or not path.exists():
         return

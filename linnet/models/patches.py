@@ -1,7 +1,7 @@
-"""Patches of a picture as tokens: the embedding, the order and the places of patches, and pictures of another size.
+"""Patches of an image as tokens: the embedding, the order and the places of patches, and images of another size.
 
-Tokens stand row by row or, with a `window` w, window by window: each w x w patches are then neighbors in the sequence,
-so that blocks of w^2 tokens are windows of the picture. A class token stands last, after all windows.
+Tokens are ordered row by row or, with a `window` w, window by window: each w x w patches are then neighbors in the
+sequence, so that blocks of w^2 tokens are windows of the image. A class token comes last, after all windows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ BOUND = {"linformer"}  # has weights for each token
 
 
 def patch_order(grid: int, window: int, device: str | None = None) -> Tensor:
-    """(grid^2,): which patch, counted along the rows of the picture, each token is."""
+    """(grid^2,): which patch, counted along the rows of the image, each token is."""
     side = grid // window
     rows = torch.arange(grid**2, device=device).view(side, window, side, window)
     return rows.transpose(1, 2).flatten()
@@ -40,7 +40,7 @@ class PatchEmbedding(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        assert config.patch is not None  # the model reads pictures
+        assert config.patch is not None  # the model reads images
         self.config, self.patch = config, config.patch
         self.project = nn.Linear(config.channels * self.patch**2, config.width)
         nn.init.xavier_uniform_(self.project.weight)
@@ -60,7 +60,7 @@ class PatchEmbedding(nn.Module):
         return self.project.weight
 
     def place_patches(self, blocks: Iterable[nn.Module]) -> None:
-        """Tell the two-dimensional positions of all layers where the tokens stand."""
+        """Give the two-dimensional positions of all layers the place of each token."""
         places = patch_places(self.config)
         for block in blocks:
             for module in block.modules():
@@ -95,9 +95,9 @@ class PatchEmbedding(nn.Module):
 
 
 def resize_patch_config(config: ModelConfig, image_size: int) -> ModelConfig:
-    """The configuration for pictures of another size, with patches of the same size."""
+    """The configuration for images of another size, with patches of the same size."""
     if config.patch is None:
-        raise InputError(f"image_size is {image_size}: this model reads no pictures")
+        raise InputError(f"image_size is {image_size}: this model reads no images")
     if not isinstance(image_size, int) or image_size < 1 or image_size % config.patch:
         raise InputError(f"image_size is {image_size}: it must be a multiple of the patch, {config.patch}")
     if (image_size // config.patch) % config.window:
@@ -113,7 +113,7 @@ def resize_patch_config(config: ModelConfig, image_size: int) -> ModelConfig:
 
 
 def resize_patch_positions(tensors: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig) -> dict[str, Tensor]:
-    """The weights of a model of pictures, with its learned positions interpolated to another grid (bicubic)."""
+    """The weights of an image model, with its learned positions interpolated to another grid (bicubic)."""
     found = dict(tensors)
     table = found.get("positions.weight")
     if table is None or old.grid == new.grid:

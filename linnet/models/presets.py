@@ -87,7 +87,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "init": "lra",
         "pad": None,
     },
-    "vit": {  # the tasks set the size of a picture and of a patch, channels and classes
+    "vit": {  # the tasks set the size of an image and of a patch, channels and classes
         "causal": False,
         "norm_position": "pre",
         "positions": "learned",
@@ -102,13 +102,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "tie": False,
     },
 }
-# side of a picture and of a patch in pixels, classes, and what a classifier reads
+# side of an image and of a patch in pixels, classes, and what a classifier reads
 PICTURES: dict[str, dict[str, Any]] = {
     "vit": {"image_size": 224, "patch": 7, "classes": 2, "pool": "class"},
     "vit_small": {"image_size": 32, "patch": 4, "classes": 10, "pool": "mean"},
     "vit_base": {"image_size": 224, "patch": 16, "classes": 1000, "pool": "class"},
 }
-# A small picture has 64 patches: with the usual sizes, nothing would be approximated. LLN's Linformer mixes 64.
+# A small image has 64 patches: with the usual sizes, nothing would be approximated. LLN's Linformer mixes 64.
 PICTURE_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "vit": {"linformer": {"k": 64}},
     "vit_small": {
@@ -160,7 +160,7 @@ def list_models() -> list[str]:
 
 
 def _systems() -> dict[str, tuple[str, str, dict[str, dict[str, Any]]]]:
-    """The systems of the Long Range Arena and of pictures: SYSTEMS, and all other mechanisms in place of softmax."""
+    """The systems of the Long Range Arena and of images: SYSTEMS, and all other mechanisms in place of softmax."""
     others = set(ATTENTION.names()) - {"softmax", *SYSTEMS}  # softmax is called vanilla
     return {**SYSTEMS, **{name: (name, name, {}) for name in others}}
 
@@ -239,7 +239,7 @@ def _table(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _picture(size: str, overrides: Mapping[str, Any], blocks: bool) -> dict[str, Any]:
-    """The fields of pictures: as many positions as tokens, and windows; malformed overrides are refused later.
+    """The fields of images: as many positions as tokens, and windows; malformed overrides are refused later.
 
     In `blocks` alone a class token would read no patch.
     """

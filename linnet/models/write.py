@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TextModel(Protocol):
-    """What writing needs of a model."""
+    """The interface of a model that writing needs."""
 
     def parameters(self) -> Iterator[nn.Parameter]: ...
 

@@ -23,7 +23,7 @@ def choose_kernel_backend(op: str, q: Tensor, v: Tensor, backend: str | None, hu
 def choose_backend(
     op: str, available: tuple[str, ...], backend: str | None, hurdle: str = "", on_gpu: str = "", device: str = "cpu"
 ) -> str:
-    """The backend to use for `op`; an impossible choice is an error, never a silent fallback.
+    """Choose the backend for `op`; an impossible choice is an error, never a silent fallback.
 
     `hurdle` says why the CPU kernels cannot take these inputs, `on_gpu` why the Triton kernels cannot. Kernels without
     a hurdle are the first choice on their device.

@@ -85,7 +85,7 @@ def _refuse_second_derivative(ctx: Any, *gradients: Tensor) -> None:
 
 
 def custom_op_is_plain(*args: Any) -> bool:
-    """Whether no compiler, tracer, counter, transform of torch.func or extension sees a call with these arguments."""
+    """Whether a call with these arguments is invisible to compilers, tracers, counters, torch.func and extensions."""
     if torch._C._are_functorch_transforms_active() or torch._C._get_tracing_state() is not None:
         return False
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():  # a mode such as FlopCounterMode

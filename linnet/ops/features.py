@@ -1,7 +1,7 @@
 """The features of `elu` and `norm`: elu or 1+elu of q and k, which may be reflected and turned by position.
 
-The CPU kernels make a feature where they use it, in the forward pass and again in the backward pass, so that neither
-features nor their rotations are kept. Elsewhere features are tensors.
+The CPU kernels compute a feature where they use it, in the forward pass and again in the backward pass, so they store
+neither features nor rotations. Elsewhere features are tensors.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where each token stands: key mask and segments in the one form that every op uses.
+"""The layout of the tokens: key mask and segments in the one form that every op uses.
 
 A segment is a maximal run of equal ids. Positions count from the first real token of the row or segment, so that
 left padding, right padding and packing all equal the plain run; a masked token inside a row only removes its key.
@@ -40,19 +40,19 @@ class Layout:
         return torch.ones(B, self.position.shape[-1], dtype=torch.bool, device=self.position.device)
 
     def after(self, start: Tensor | None) -> "Layout":
-        """The same tokens, standing after `start` (B,) earlier positions."""
+        """The same tokens after `start` (B,) earlier positions."""
         if start is None:
             return self
         length = self.lengths(len(start)) + start
         return Layout(self.real, self.run, self.position + start[:, None], length)
 
     def seen_by(self, T: int) -> "Layout":
-        """The same tokens as keys of T queries that are another sequence."""
+        """The same tokens, as keys of T queries from another sequence."""
         return replace(self, queries=Layout(None, None, torch.arange(T, device=self.position.device), T))
 
     @property
     def of_queries(self) -> "Layout":
-        """Where the queries stand: with the keys, unless they are another sequence."""
+        """The layout of the queries: that of the keys, unless they are another sequence."""
         return self if self.queries is None else self.queries
 
 
@@ -97,7 +97,7 @@ def check_segments(segments: Tensor, B: int, N: int) -> Tensor:
 
 
 def _checked(name: str, x: Tensor, B: int, N: int) -> Tensor:
-    """`x` if it is (B, N) and of a fitting type, else the one-line error."""
+    """`x` if it is (B, N) and has a fitting type; raises otherwise."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name} is a {type(x).__name__}: it must be a tensor (batch, tokens)")
     if tuple(x.shape) != (B, N):
@@ -167,7 +167,7 @@ def _shown(shapes: Sequence[tuple[int | None, ...]]) -> str:
 
 
 def check_qkv_for_masks(q: Tensor, k: Tensor, v: Tensor, cross: bool = False) -> tuple[int, int, int]:
-    """(B, H, N) of q, if the three tensors fit together, else a one-line error.
+    """(B, H, N) of q if the three tensors fit together; raises otherwise.
 
     `cross` allows q another length than k and v, and more heads by a whole factor.
     """
@@ -217,7 +217,7 @@ def unfold_masked_heads(o: Tensor, T: int) -> Tensor:
 
 
 def check_mask_flags(**flags: object) -> None:
-    """Raise if an argument that says how to attend is not True or False."""
+    """Raise if a flag is not True or False."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise InputError(f"{name} is {flag!r}: it must be True or False")

@@ -1,7 +1,7 @@
 """Softmax attention of units of queries over a few pieces of the keys, on the CPU kernels.
 
 A piece is a run of keys: a window, a block anywhere, a row of landmarks. The kernels keep the scores of a few queries
-in cache, so that no gathered key and no score is stored. Where they cannot run, a mechanism computes in its own way.
+in cache and store neither gathered keys nor scores. Where they cannot run, a mechanism uses its own PyTorch form.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""How each op weighs its keys: the one argument besides tensors, layout and state that every backend of an op takes."""
+"""How each op weighs its keys: besides tensors, layout and state, the only argument of an op's backends."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class ExpRule(NamedTuple):
 class BlockRule(NamedTuple):
     """`block_attention`: softmax or ReLA of scores q.k * scale, some of whose weights may be dropped.
 
-    `seed` decides which; if it is None, a new one is drawn.
+    `seed` determines which; None draws a new one.
     """
 
     kind: str

@@ -1,6 +1,6 @@
-"""The pictures part of a report: predictions, a confusion matrix, and what each patch of a picture reads.
+"""The images part of a report: predictions, a confusion matrix, and what each patch of an image reads.
 
-`linnet analyze` writes them to `analysis/pictures.json` in the folder of a run that classifies pictures. The file is
+`linnet analyze` writes them to `analysis/pictures.json` in the folder of a run that classifies images. The file is
 read without trusting it: everything that the page uses is checked.
 """
 
@@ -21,9 +21,9 @@ from linnet.models.patches import patch_order
 from linnet.storage import read_json_file
 
 FORMAT = "linnet-pictures-1"
-CELLS = 2 * 10**6  # weights in a file; with more, heads are averaged, then fewer pictures have maps
-SHOWN = 24  # pictures with their predictions
-MAPPED = 6  # pictures with maps
+CELLS = 2 * 10**6  # weights in a file; with more, heads are averaged, then fewer images have maps
+SHOWN = 24  # images with their predictions
+MAPPED = 6  # images with maps
 LARGEST_SIDE = 1 << 12
 
 
@@ -53,7 +53,7 @@ def describe_pictures(model: Model, pixels: Tensor, labels: Sequence[int], metri
 
 
 def _maps(model: Model, pixels: Tensor) -> tuple[list[str], list[list[list[dict[str, Any]]]]]:
-    """The names of the layers, and for the first pictures the packed weights by layer and head, in rows of patches."""
+    """The names of the layers, and for the first images the packed weights by layer and head, in rows of patches."""
     config = model.config
     P = config.grid**2
     views = instrument_views_of_model(model, pixels[:1])
@@ -82,7 +82,7 @@ def read_pictures(path: Path) -> dict[str, Any] | None:
     except LinnetError:
         raise
     except (KeyError, TypeError, ValueError, AssertionError) as error:
-        raise LinnetError(f"{path} is not a file of pictures ({FORMAT}): {error or 'a field is wrong'}") from None
+        raise LinnetError(f"{path} is not a file of images ({FORMAT}): {error or 'a field is wrong'}") from None
     return dict(found)
 
 
@@ -108,7 +108,7 @@ def _check(found: Any) -> None:
 
 
 def picture_parts(named: Sequence[tuple[str, dict[str, Any] | None]]) -> list[dict[str, Any]]:
-    """The pictures of each run in the form of the template and of its script."""
+    """The images of each run in the form of the template and of its script."""
     parts = []
     for name, found in named:
         if found is None:
@@ -118,7 +118,7 @@ def picture_parts(named: Sequence[tuple[str, dict[str, Any] | None]]) -> list[di
             {"name": own, "cells": [{"count": count, "part": round(count / most, 3)} for count in counts]}
             for own, counts in zip(found["classes"], found["confusion"], strict=True)
         ]
-        about = f"{found['accuracy']:.1%} of {found['samples']:,} pictures of the {found['split']} split are right"
+        about = f"{found['accuracy']:.1%} of {found['samples']:,} images of the {found['split']} split are right"
         kept = ("size", "channels", "grid", "classes", "layers", "pictures")
         parts.append({"name": name, "about": about, "rows": rows, "data": {key: found[key] for key in kept}})
     return parts

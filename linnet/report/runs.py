@@ -21,7 +21,7 @@ class SavedRun:
     """The contents of a run's files: `sample` is generated text, `cost` a measurement of its layers.
 
     `instruments` are the records of its attention during training, `analysis` is the result of `linnet analyze`, and
-    `pictures` what that shows of a run that classifies pictures.
+    `pictures` what that shows of a run that classifies images.
     """
 
     name: str

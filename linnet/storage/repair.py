@@ -1,4 +1,4 @@
-"""Put a broken run folder in order: leftovers go, damaged checkpoints are set aside, and none is deleted."""
+"""Repair a broken run folder: remove leftovers and set damaged checkpoints aside without deleting any."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -8,11 +8,11 @@ from linnet.storage.checkpoint import CheckpointError, checkpoint_steps, read_ch
 from linnet.storage.files import clean_temporary_files, one_line_file_errors, sync_files_of_folder
 from linnet.storage.run import RunLock
 
-DAMAGED = "damaged"  # the folder for what is set aside
+DAMAGED = "damaged"  # the folder for damaged checkpoints
 
 
 class _Repaired(NamedTuple):
-    """What was removed, what was set aside and why, and the steps of the checkpoints that are whole."""
+    """What was removed, what was set aside and why, and the steps of the intact checkpoints."""
 
     removed: list[str]
     damaged: dict[str, str]

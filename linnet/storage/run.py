@@ -40,7 +40,7 @@ class BusyError(LinnetError):
 
 
 class RunLock:
-    """`with RunLock(folder):` admits one process at a time; the lock ends with its owner, even if that is killed."""
+    """`with RunLock(folder):` admits one process at a time; the lock ends with its process, even a killed one."""
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / LOCK

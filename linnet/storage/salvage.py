@@ -1,4 +1,4 @@
-"""Find what a broken run folder still holds, and what can be done with it."""
+"""Find what a broken run folder still holds, and what to do with it."""
 
 import json
 from pathlib import Path

@@ -17,7 +17,7 @@ from linnet.studies.trained import Row, Scale
 
 LAYERS = {"cpu": 4, "paper": 12}
 WIDTHS = {"cpu": {"glu": 170, "ffn": 256}, "paper": {"glu": 2048, "ffn": 3072}}  # of equal numbers of parameters
-# Chosen by the study mlm-rates; a system that it does not have uses the rate of the one that it is like.
+# Chosen by the study mlm-rates; a system that is not in it uses the rate of the most similar one.
 RATES = {"T2": 6e-3, "T1": 6e-3, "vanilla": 6e-3, "1+elu": 6e-3, "NormAttention": 3e-3}
 RATES |= {"Performer": RATES["vanilla"]}
 SMALL = ("model.options.diag.dropout=0.0", "model.options.softmax.dropout=0.0")  # no token is seen twice
@@ -58,7 +58,7 @@ def ablation_rows(
 
 
 def norm_ablation_rows(seeds: int = 1) -> tuple[Row, ...]:
-    """NormAttention without relative positions in the frame of 1+elu, from which it then differs in nothing else."""
+    """NormAttention without relative positions in the frame of 1+elu, so that only the attention differs."""
     plain = ("model.options.norm.positions=none",)
     return ablation_rows("NormAttention", "1+elu", uniform_ablation("norm"), plain, seeds=seeds)
 

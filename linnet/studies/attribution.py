@@ -16,7 +16,7 @@ from linnet.studies.ablation import WIDTHS
 from linnet.studies.records import Record, record_versions
 from linnet.studies.trained import Row, Scale, Trained
 
-FACTORS = {  # the first level of each is what the others are compared with
+FACTORS = {  # the first level of each factor is the baseline
     "attention": ("softmax", "elu", "norm", "lln"),
     "positions": ("none", "lrpe"),
     "frame": ("vanilla", "T2"),

@@ -23,7 +23,7 @@ from linnet.studies.records import Record, check_records_origin, one_line_record
 
 TRANSNORMER = "The Devil in Linear Transformer, EMNLP 2022, arXiv 2210.10340"
 LLN = "Linear Log-Normal Attention with Unbiased Concentration, ICLR 2024, arXiv 2311.13541"
-OWNER, SOURCE = "linnet-study", "linnet-results"  # metadata of a picture: its study, and the digest of its records
+OWNER, SOURCE = "linnet-study", "linnet-results"  # metadata of a figure: its study, and the digest of its records
 
 
 class Request(NamedTuple):
@@ -83,10 +83,10 @@ class Study(ABC):
 
     @abstractmethod
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
-        """The panels of the picture."""
+        """The panels of the figure."""
 
     def maps(self, records: Sequence[Record]) -> Grid:
-        """Attention maps for a second picture; none by default."""
+        """Attention maps for a second figure; none by default."""
         return []
 
     def about_maps(self, records: Sequence[Record]) -> tuple[int, str]:
@@ -177,7 +177,7 @@ class Study(ABC):
         return f"\n{self.to_markdown(records)}\n\n![{self.picture}]({picture})\n{maps}"
 
     def render(self, folder: Path, scale: str) -> list[Path]:
-        """Write the page `<folder>.md`, between its markers, the picture `<folder>.png`, and the maps if there are any,
+        """Write the page `<folder>.md`, between its markers, the figure `<folder>.png`, and the maps if there are any,
         and update the index of the pages beside it.
 
         Raises before anything is written if the records cannot be shown or combined.
@@ -203,10 +203,10 @@ class Study(ABC):
 
 
 def check_study_picture(picture: Path, study: str) -> None:
-    """Raise if this file is a picture of another study; early pictures do not name their study."""
+    """Raise if this file is a figure of another study; early figures do not name their study."""
     owner = read_figure_metadata(picture).get(OWNER, study)
     if owner != study:
-        raise InputError(f"{picture} is a picture of {owner}, not of {study}: change --out or --results")
+        raise InputError(f"{picture} is a figure of {owner}, not of {study}: change --out or --results")
 
 
 def study_maps_name(picture: str) -> str:

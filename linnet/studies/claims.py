@@ -1,7 +1,7 @@
 """Claims of a paper, each with a verdict that is computed from records and the numbers behind it.
 
 Runs of one seed read the same data in the same order and are scored on the same tokens, so two rows are compared seed
-by seed: what a seed does to both cancels. The verdict is that of Student's 95 % interval of the mean difference.
+by seed: effects of the seed on both cancel. Student's 95 % interval of the mean difference decides the verdict.
 """
 
 import math
@@ -21,7 +21,7 @@ Seeds = Mapping[int, float]  # the value of each seed
 
 
 class Claim(NamedTuple):
-    """A statement of a paper in our words, the verdict of the records, and their numbers."""
+    """A paper's statement in linnet's words, the verdict of the records, and their numbers."""
 
     statement: str
     verdict: str

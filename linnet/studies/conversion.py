@@ -1,4 +1,4 @@
-"""Conversion of a pretrained encoder to linear attention: what is left of all-MiniLM-L6-v2, on short and long texts.
+"""Conversion of a pretrained encoder to linear attention: the scores of all-MiniLM-L6-v2 on short and long texts.
 
 Short: Spearman correlation on the dev set of STS-B. Long: among the first 500 tokens of 150 papers, find those that the
 next 500 tokens of one of them continue. Blocks of 32 tokens alone pass the first test, so it proves nothing.
@@ -63,7 +63,7 @@ class ConversionStudy(Untrained):
         return list(self.rows)
 
     def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
-        """Make each missing record; a conversion that was stopped goes on from its checkpoint in `out`."""
+        """Make each missing record; a stopped conversion continues from its checkpoint in `out`."""
         self.checkpoints = out / "checkpoints"
         return super().make(request, out, folder, screen)
 
@@ -115,7 +115,7 @@ class ConversionStudy(Untrained):
         ]
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
-        """The loss of each stage; flat where nothing was trained."""
+        """The loss of each stage; flat if nothing was trained."""
         curves = [record["conversion"].get("curve", []) for record in records]
         series = [
             Series(

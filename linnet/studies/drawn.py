@@ -1,4 +1,4 @@
-"""Studies without records of their own: pictures drawn from the records of other studies."""
+"""Studies without records of their own: figures drawn from the records of other studies."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from linnet.studies.records import Record, one_line_record_damage, records_sha25
 
 
 class Drawn(Study):
-    """One picture of the results of several studies, whose folders are beside it."""
+    """One figure of the results of several studies, whose folders are beside it."""
 
     kind = "drawn"
     scales = ("cpu",)
@@ -25,7 +25,7 @@ class Drawn(Study):
 
     @abstractmethod
     def draw(self, found: Mapping[str, Sequence[Record]]) -> Figure:
-        """The picture, drawn from the records of each source."""
+        """The figure, drawn from the records of each source."""
 
     def runs(self, scale: str, seeds: int | None = None) -> list[str]:
         """None."""
@@ -40,11 +40,11 @@ class Drawn(Study):
         return []
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
-        """The picture of the records of all sources."""
+        """The figure of the records of all sources."""
         return [self.draw({name: [r for r in records if study_of_record(r) == name] for name in self.sources})]
 
     def reproduce(self, request: Request, screen: Screen) -> Report:
-        """Draw the picture; --out or --results is its file, or its file without the ending."""
+        """Draw the figure; --out or --results is its file, or its file without the ending."""
         self.check(request)
         place = request.results or request.out or Path("runs") / self.place(request.scale)
         picture = place if place.suffix == ".png" else file_beside(place, ".png")
@@ -66,11 +66,11 @@ class Drawn(Study):
 
 
 def _check_place(picture: Path, study: str) -> None:
-    """Raise if the picture belongs to another study; a picture beside a folder of results belongs to them."""
+    """Raise if the figure belongs to another study; a figure beside a folder of results belongs to them."""
     check_study_picture(picture, study)
     folder = picture.with_suffix("")
     if any(folder.glob("*.json")):
-        where = f"{picture} is the picture of the results in {folder}"
+        where = f"{picture} is the figure of the results in {folder}"
         raise InputError(f"{where}: change --out or --results")
 
 

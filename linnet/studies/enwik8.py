@@ -1,4 +1,4 @@
-"""enwik8 by bytes: the main systems on a second corpus, so that no order of theirs rests on WikiText-2 alone."""
+"""enwik8 by bytes: the main systems on a second corpus, so that their order does not rest on WikiText-2 alone."""
 
 import math
 import statistics

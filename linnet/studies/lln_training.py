@@ -1,4 +1,4 @@
-"""LLN's figures along training: entropy, temperature and spectral gap of LLN beside softmax."""
+"""LLN's figures during training: entropy, temperature and spectral gap of LLN beside softmax."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The shared part of the studies of pictures: systems, accuracy, and readings of attention by layer."""
+"""The shared part of the studies of images: systems, accuracy, and readings of attention by layer."""
 
 import math
 import statistics
@@ -55,13 +55,13 @@ def picture_rows(*names: str, scales: tuple[str, ...] = ("cpu", "paper")) -> tup
 
 
 class Pictured(Trained):
-    """Vision transformers that differ in their attention: accuracy, and whether attention dilutes on pictures."""
+    """Vision transformers that differ in their attention: accuracy, and whether attention dilutes on images."""
 
     picture = "accuracy, and attention by layer"
     data: ClassVar[str]  # the name of the data set, for the page
 
     def readings(self, run: Run, metrics: list[dict[str, Any]]) -> Record:
-        """The numbers of the instruments on pictures of the validation split, and maps of the first of them."""
+        """The numbers of the instruments on images of the validation split, and maps of the first of them."""
         views = instrument_views_of_model(run.load("best"), watch_blocks(run.task, PICTURES))
         found = analyze_views(views, INSTRUMENTS)
         for i in (0, -1):
@@ -79,16 +79,16 @@ class Pictured(Trained):
         return [Table(self.title, columns, rows), self.note(records), self._by_layer(records)]
 
     def note(self, records: Sequence[Record]) -> str:
-        """What was trained, what the columns are, and the command."""
+        """The training, the meaning of the columns, and the command."""
         first = records[0]
         train, data, test = first["config"]["train"], first["config"]["data"], first["test"]
         core = statistics.fmean(record["seconds"] for record in records) / 60
         return (
-            f"{self.data}: {train['steps']:,} updates of {train['batch']} pictures, {test['context']} patches of "
+            f"{self.data}: {train['steps']:,} updates of {train['batch']} images, {test['context']} patches of "
             f"{data['patch']} x {data['patch']} pixels each, on one thread; {core:.1f} minutes per run on a shared "
-            f"machine. Accuracy: {test['samples']:,} test pictures at the best checkpoint by validation accuracy, with "
+            f"machine. Accuracy: {test['samples']:,} test images at the best checkpoint by validation accuracy, with "
             "the 95 % interval of their number and, of several seeds, the range. Readings: means over layers, heads "
-            f"and {PICTURES} validation pictures. A neighborhood grows by the distance between patches; the local area "
+            f"and {PICTURES} validation images. A neighborhood grows by the distance between patches; the local area "
             f"of uniform attention is 0.5. {record_versions(first['environment'])}. Command: `{first['command']}`."
         )
 
@@ -136,7 +136,7 @@ class Pictured(Trained):
         return records[0]["analysis"]["length"], "patches window by window; absolute values, mean over heads"
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
-        """The papers' claims about text, tested on pictures."""
+        """The papers' claims about text, tested on images."""
         return claims_of_records(MORE_LOCAL, records, watched_local_area, digits=3)
 
 
@@ -147,7 +147,7 @@ def _by_accuracy(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _accuracy_text(runs: Sequence[Record]) -> str:
-    """Mean accuracy in percent, half the 95 % interval for so many test pictures, and the range of several seeds."""
+    """Mean accuracy in percent, half the 95 % interval for so many test images, and the range of several seeds."""
     found = [100 * run["test"]["accuracy"] for run in runs]
     mean, count = statistics.fmean(found), runs[0]["test"]["samples"]
     half = 1.96 * math.sqrt(mean * (100 - mean) / count)

@@ -84,7 +84,7 @@ def one_line_record_damage(*places: Path) -> Iterator[None]:
 
 
 def records_sha256(records: Sequence[Record]) -> str:
-    """SHA-256 of the records, stored in the picture that is drawn from them."""
+    """SHA-256 of the records, stored in the figure that is drawn from them."""
     return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
 
 

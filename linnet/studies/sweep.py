@@ -103,7 +103,7 @@ def _rows(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
 
 
 def _measure(records: Sequence[Record]) -> str:
-    """What the task of these records is judged by."""
+    """The measure that ranks the records of this task."""
     return next(measure for measure in MEASURES if measure in records[0]["valid"])
 
 

@@ -76,7 +76,7 @@ class Figure2(Watched):
         return [(row, maps) for row, maps in grid if maps]
 
     def claims(self, records: Sequence[Record]) -> list[Claim]:
-        """That 1+elu dilutes attention, and what brings the locality back."""
+        """The claims that 1+elu dilutes attention, and that TransNormer restores locality."""
         return claims_of_records(self.comparisons, records, watched_local_area, digits=3)
 
 

@@ -10,7 +10,7 @@ from linnet.studies.transnormer_table7 import Table7
 
 @STUDY.add("transnormer-table7-torch")
 class Table7Torch(Table7):
-    """The measurement of Table 7 with the backend `torch`, which every mechanism has; not every one has kernels."""
+    """The measurement of Table 7 with the backend `torch`, which every mechanism has; not all have kernels."""
 
     title = "Speed and memory of the Long Range Arena's models on torch alone: TransNormer's Table 7"
     picture = "steps per second against tokens, on torch alone"

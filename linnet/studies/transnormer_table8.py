@@ -9,7 +9,7 @@ SHARES = {0: "no diag", 1: "a quarter diag", 3: "three quarters diag", 4: "all d
 
 
 def _first(quarters: int) -> Layers:
-    """So many quarters of the layers are `diag`, the rest `norm`."""
+    """This many quarters of the layers are `diag`, the rest `norm`."""
     return lambda L: ["diag"] * (quarters * L // 4) + ["norm"] * (L - quarters * L // 4)
 
 

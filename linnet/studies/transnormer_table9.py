@@ -7,7 +7,7 @@ from linnet.studies.claims import Comparison
 
 @STUDY.add("transnormer-table9")
 class Table9(Ablation):
-    """T1 and T2 as they are, and with the two halves of their layers exchanged."""
+    """T1 and T2, unchanged and with the two halves of their layers swapped."""
 
     title = "The order of the two attentions: the rows of TransNormer's Table 9"
     item = "Table 9"

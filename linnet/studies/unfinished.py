@@ -13,7 +13,7 @@ from linnet.storage import file_beside
 from linnet.studies.base import OWNER, SOURCE, check_study_picture
 from linnet.studies.records import records_sha256
 
-UNFINISHED = "unfinished runs"  # owner of their picture; studies that share runs also share it
+UNFINISHED = "unfinished runs"  # owner of their figure; studies that share runs also share it
 
 PANELS = {  # by the measure of a run: key of a record, title, factor, label of the axis
     "accuracy": (

@@ -17,9 +17,9 @@ SHORT = (
 
 @STUDY.add("vision")
 class Vision(Pictured):
-    """TransNormer names vision as future work; this asks of pictures what the paper asks of text."""
+    """TransNormer leaves vision to future work; this study asks the paper's question about images."""
 
-    title = "Dilution and concentration on pictures: CIFAR-10"
+    title = "Dilution and concentration on images: CIFAR-10"
     paper, item = "linnet", "vision"
     data = "CIFAR-10 in color"
     scales: ClassVar = {"cpu": Scale("cifar10", "_vit_small", SHORT)}

@@ -49,7 +49,7 @@ class Task(ABC):
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
     ) -> None:
-        """Prepare the data. `cache` stores what is slow to prepare; `folder` is the run folder, if it exists."""
+        """Prepare the data. `cache` stores data that are slow to prepare; `folder` is the run folder, if it exists."""
         self.config = config
         self.data = config.data
         place = getattr(config.data, "cache", None)
@@ -78,7 +78,7 @@ class Task(ABC):
 
     @staticmethod
     def sequences(data: Any) -> int:
-        """Number of sequences, each of `data.context` tokens at most, in one sample."""
+        """Number of sequences in one sample, each of at most `data.context` tokens."""
         return 1
 
     @staticmethod
@@ -116,7 +116,7 @@ class Task(ABC):
             raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
 
     def at_once(self) -> tuple[int, int]:
-        """How many tokens a forward pass in training reads at least, and for how many it computes logits."""
+        """The least number of tokens in a forward pass of training, and the number of logits that it computes."""
         return 0, 0
 
     def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
@@ -136,7 +136,7 @@ class Task(ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write what a run needs besides its weights, such as the tokenizer."""
+        """Write the files that a run needs besides its weights, such as the tokenizer."""
 
     @abstractmethod
     def count(self, split: str) -> int:

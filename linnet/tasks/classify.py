@@ -14,7 +14,7 @@ from linnet.errors import InputError
 from linnet.registry import TASK
 from linnet.tasks.sentences import SentenceData, SentenceTask
 
-HELD_OUT = (0.1, 0.1)  # the shares of valid and test, unless they have files of their own
+HELD_OUT = (0.1, 0.1)  # the shares of valid and test, unless they have their own files
 MOST = 1000  # classes
 
 Name = Annotated[str, Field(min_length=1)]
@@ -43,7 +43,7 @@ class ClassifyData(SentenceData):
 
 @TASK.add("classify")
 class Classify(SentenceTask):
-    """The user's own texts. What has no file of its own is held out from the training file, by seed."""
+    """The user's own texts. A split without its own file is held out from the training file, by seed."""
 
     Data = ClassifyData
     data: ClassifyData
@@ -71,7 +71,7 @@ class Classify(SentenceTask):
         return self.data.labels
 
     def read(self) -> dict[str, LabeledTexts]:
-        """The files that are named, and for the others a share of the training file."""
+        """The named files and, for splits without a file, a share of the training file."""
         data = self.data
         assert data.path is not None  # `check` has seen it
         train = self._file(Path(data.path))

@@ -1,4 +1,4 @@
-"""Classify pictures: a vision transformer reads patches, trained by cross entropy and measured by accuracy.
+"""Classify images: a vision transformer reads patches, is trained by cross entropy and measured by accuracy.
 
 The pixels of LRA's Image are a sequence of tokens and belong to `lra/image`; here a token is a patch.
 """
@@ -48,7 +48,7 @@ FOLDER_SIZE = 64
 
 
 class ImageData(DataSettings):
-    """Which pictures, how they are cut into patches, and how they are changed while training."""
+    """Which images, how they are cut into patches, and how they are changed while training."""
 
     source: Literal["digits", "cifar10", "fashion-mnist", "dogs-vs-cats-64", "folder"] = "digits"
     path: Place = None
@@ -62,29 +62,29 @@ class ImageData(DataSettings):
 
     @property
     def side(self) -> int:
-        """Pixels along a side of a picture."""
+        """Pixels along a side of an image."""
         return SIZES[self.source][0] if self.source in SIZES else self.size or FOLDER_SIZE
 
     @property
     def context(self) -> int:
-        """Patches of a picture."""
+        """Patches of an image."""
         return (self.side // self.patch) ** 2
 
     @model_validator(mode="after")
     def _agree(self) -> ImageData:
         if self.source != "folder":
             if self.size not in (None, self.side):
-                raise ValueError(f"size is {self.size}: the pictures of {self.source} have {self.side} pixels")
+                raise ValueError(f"size is {self.size}: the images of {self.source} have {self.side} pixels")
             if self.color != "auto":
-                raise ValueError(f"color is {self.color!r}: only the pictures of a folder are converted")
+                raise ValueError(f"color is {self.color!r}: only the images of a folder are converted")
         if self.side % self.patch:
-            raise ValueError(f"patch is {self.patch}: it must divide the side of a picture, {self.side} pixels")
+            raise ValueError(f"patch is {self.patch}: it must divide the side of an image, {self.side} pixels")
         if self.crop >= self.side:
-            raise ValueError(f"crop is {self.crop}: a picture has {self.side} pixels")
+            raise ValueError(f"crop is {self.crop}: an image has {self.side} pixels")
         return self
 
     def check(self) -> None:
-        """Raise if a folder is not named."""
+        """Raise if the folder is missing."""
         if self.source == "folder" and self.path is None:
             raise InputError("data.path is missing: data.source=folder needs a folder with one folder per class")
         if self.source == "digits" and self.path is not None:
@@ -93,7 +93,7 @@ class ImageData(DataSettings):
 
 @TASK.add("image")
 class ImageTask(Task):
-    """Classes of pictures."""
+    """Classes of images."""
 
     Data = ImageData
     data: ImageData
@@ -104,14 +104,14 @@ class ImageTask(Task):
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
     ) -> None:
         super().__init__(config, cache, folder, work)
-        self.ignored = 0  # files in a folder that are not pictures
+        self.ignored = 0  # files in a folder that are not images
         self.set = self._read()
         self.set.check(self.data.path or self.data.source)
         self.augmentation = Augmentation(self.data.crop, self.data.flip, self.data.mixup)
 
     def _read(self) -> PictureSet:
-        """The pictures of all splits."""
-        data, progress = self.data, self.work("reading the pictures")
+        """The images of all splits."""
+        data, progress = self.data, self.work("reading the images")
         if data.source == "digits":
             return digits.read_digits(data.variant)
         if data.source == "folder":
@@ -128,12 +128,12 @@ class ImageTask(Task):
 
     @staticmethod
     def places(data: ImageData) -> dict[str, Path]:
-        """The folder of the pictures in LINNET_DATA."""
+        """The folder of the images in LINNET_DATA."""
         return {} if data.path is not None or data.source not in PLACES else {"path": PLACES[data.source]()}
 
     def remarks(self) -> list[str]:
         """The number of files that are not read."""
-        other = f"{self.data.path}: {self.ignored} files are not pictures (.png, .jpg, .jpeg) and are ignored"
+        other = f"{self.data.path}: {self.ignored} files are not images (.png, .jpg, .jpeg) and are ignored"
         return [other] if self.ignored else []
 
     @staticmethod
@@ -143,7 +143,7 @@ class ImageTask(Task):
 
     @classmethod
     def planned_fields(cls, data: Any, pretrain: bool = False) -> dict[str, Any]:
-        """Sizes of the pictures and of a patch; channels and classes, unless a folder decides them."""
+        """Sizes of the images and of a patch; channels and classes, unless a folder decides them."""
         fields = {"image_size": data.side, "patch": data.patch}
         if data.source in SIZES:
             fields |= {"channels": SIZES[data.source][1], "classes": len(CLASSES[data.source])}
@@ -157,7 +157,7 @@ class ImageTask(Task):
         return {**self.planned_fields(self.data), **found, "pixel_mean": mean, "pixel_std": std}
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raise if the model reads other pictures, or has another output or number of classes."""
+        """Raise if the model reads other images, or has another output or number of classes."""
         if model.patch is None:
             raise InputError("model.patch is missing: the task image needs a model such as vanilla_vit_small")
         if model.output not in ("classifier", "linear_classifier"):
@@ -168,7 +168,7 @@ class ImageTask(Task):
                 raise InputError(f"model.{name} is {getattr(model, name)}: the data have {wanted[name]}")
 
     def at_once(self) -> tuple[int, int]:
-        """A batch of pictures, and no logits of tokens."""
+        """A batch of images, and no logits of tokens."""
         return self.config.train.batch * self.data.context, 0
 
     def batch_tokens(self, batch: Batch) -> int:
@@ -184,14 +184,14 @@ class ImageTask(Task):
         return {split: pictures.sha256() for split, pictures in self.set.splits.items()}
 
     def save(self, folder: Path) -> None:
-        """Write nothing: the model holds all that it needs."""
+        """Write nothing: the model holds everything it needs."""
 
     def count(self, split: str) -> int:
-        """Number of pictures."""
+        """Number of images."""
         return len(self.set.splits[split])
 
     def sample(self, split: str, count: int) -> Indices:
-        """`count` random pictures, the same for all seeds: the first ones may all belong to one class."""
+        """`count` random images, the same for all seeds: the first ones may all belong to one class."""
         return np.sort(packed_batch_indices(0, EVALUATION, 0, count, self.count(split)))
 
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
@@ -214,7 +214,7 @@ class ImageTask(Task):
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
-        """Cross entropy in nats, summed over the pictures; that of a mixture is the mixture of both."""
+        """Cross entropy in nats, summed over the images; that of a mixture is the mixture of both."""
         logits, labels = model(batch["pixels"]).float(), batch["labels"]
         if "partners" not in batch:
             return summed_task_loss(logits, labels), len(labels)

@@ -1,6 +1,6 @@
 """The shared part of tasks on sentences and pairs: a pretrained encoder reads them, and a new head answers.
 
-Texts become `<s> A </s>`, and pairs `<s> A </s></s> B </s>`, as in RoBERTa. Where a pair is too long, its longer half
+Texts become `<s> A </s>`, and pairs `<s> A </s></s> B </s>`, as in RoBERTa. If a pair is too long, its longer text
 is cut. The tokenizer is the encoder's, so a run keeps a copy of it.
 """
 
@@ -78,7 +78,7 @@ class SentenceTask(Task):
 
     @staticmethod
     def fresh(data: Any) -> dict[str, Any]:
-        """The hash of the encoder's weights, so that the run records what it began with."""
+        """The hash of the encoder's weights, so that the run records its starting point."""
         if data.encoder is None or data.encoder_sha256 is not None:
             return {}
         from linnet.models.loading import weights_sha256_to_load
@@ -105,7 +105,7 @@ class SentenceTask(Task):
         config = load_model_config(Path(self.data.encoder))
         if config.causal or config.output != "masked_lm":
             what = "reads only what came before" if config.causal else f"ends in {config.output!r}"
-            raise InputError(f"data.encoder is {self.data.encoder!r}: its model {what}; it must be one of masked_lm")
+            raise InputError(f"data.encoder is {self.data.encoder!r}: its model {what}; it must be a masked_lm")
         return config.model_dump(mode="json", exclude_none=True)
 
     def model_fields(self) -> dict[str, Any]:

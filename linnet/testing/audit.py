@@ -88,7 +88,7 @@ def choose_audit_cases(names: Sequence[str] = (), peers: bool = True) -> list[Au
         for form, causal in forms.items()
         if describe_attention(name)[form]
     ]
-    tensor = {"statistics": "tensor"}  # what the code of the LLN paper does
+    tensor = {"statistics": "tensor"}  # as in the code of the LLN paper
     released = [AuditCase("lln statistics=tensor", "by design", causal, "lln", tensor) for causal in forms.values()]
     foreign = [AuditCase(peer.name, "peer", peer.causal, peer=peer) for peer in PEERS] if peers else []
     cases = sorted([*ours, *released], key=lambda case: case.name) + foreign
@@ -168,7 +168,7 @@ def _measure_peer(case: AuditCase) -> list[Check]:
 
 
 def audit_cell(row: AuditRow, heading: str) -> tuple[str, bool | None]:
-    """The text of a table cell, and whether the check passed; None if the attention does not promise it."""
+    """The text of a table cell, and whether the check passed (None if the attention does not promise it)."""
     for check in row["checks"]:
         if check["name"] == COLUMNS[heading]:
             return _number(check["worst"]), check["passed"]

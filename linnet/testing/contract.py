@@ -69,7 +69,7 @@ PROMISES = {
 
 
 def _promise(name: str) -> str:
-    """What holds if the check `name` has passed."""
+    """The promise that holds if the check `name` has passed."""
     for fault, promise in PROMISES.items():
         if fault in name:
             return name.replace(fault, promise, 1)

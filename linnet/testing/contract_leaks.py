@@ -1,4 +1,4 @@
-"""What an attention must not read: the future, the rest of the batch, padding, packed neighbors."""
+"""Checks that an attention does not read the future, the rest of the batch, padding or packed neighbors."""
 
 import torch
 

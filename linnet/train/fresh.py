@@ -1,4 +1,4 @@
-"""The configuration of a new run: what the recipe leaves to the task, and the paths, made absolute."""
+"""The configuration of a new run: settings that the recipe leaves to the task, and absolute paths."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """A lower bound on the memory that training needs, computed before anything is built.
 
-An estimate from below refuses nothing that would run. What it lets pass may still be too much; then the system says so.
+A lower bound never refuses a run that would fit. A run that passes may still need too much; then the system reports it.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def memory_of_device(device: str) -> int:
 
 
 def memory_lack(task: Task, config: ModelConfig, model: nn.Module, memory: int) -> str | None:
-    """Why a run does not fit into so many bytes, in one line; None if it may fit. `model` may be on the meta device."""
+    """Why a run does not fit into this many bytes, in one line; None if it may fit. `model` may be on meta."""
     weights, batch = _weights(model), _activations(task, config)
     if weights + batch <= memory:
         return None
@@ -51,7 +51,7 @@ def memory_lack(task: Task, config: ModelConfig, model: nn.Module, memory: int) 
 
 
 def least_training_memory(task: Task, config: ModelConfig, model: nn.Module) -> int:
-    """The bytes that training needs at the least, besides the program itself."""
+    """The least number of bytes that training needs, besides the program itself."""
     return _weights(model) + _activations(task, config)
 
 
@@ -62,7 +62,7 @@ def _weights(model: nn.Module) -> int:
 
 
 def _activations(task: Task, config: ModelConfig) -> int:
-    """What the backward pass needs of the forward pass: the inputs of each branch, features, and the logits."""
+    """Bytes that the forward pass keeps for the backward pass: inputs of each branch, features, and the logits."""
     tokens, predicted = task.at_once()
     layer = config.width + (0 if config.ffn == "none" else config.width + config.ffn_width)
     options = [config.options.get(name, {}) for layer in config.layers for name in re.findall(r"\w+", layer)]

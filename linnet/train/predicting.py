@@ -1,4 +1,4 @@
-"""Predictions of a run for texts without labels, written in the form that a benchmark's server takes."""
+"""Predictions of a run for texts without labels, in the format that a benchmark's server accepts."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def write_predictions(
 ) -> int:
     """Write the answers of a checkpoint to `out`, one row per text, and return their number.
 
-    `texts` is a file in the form of the task's own; by default the test set.
+    `texts` is a file in the format of the task's own files; by default the test set.
     """
     run = open_run(folder, screen)
     if not isinstance(run.task, SentenceTask):

@@ -1,4 +1,4 @@
-"""Pretrained weights to begin with: those of a run inside this one, which denoises its samples, or of an encoder."""
+"""Pretrained initial weights: from a run inside this one that denoises its samples, or from an encoder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ def pretraining_config(config: RunConfig) -> RunConfig:
 
 
 def pretrained_encoder(config: RunConfig) -> Path | None:
-    """The run or exported folder whose weights a new run begins with; None if it begins at random."""
+    """The run or exported folder that provides the initial weights of a new run; None for random weights."""
     encoder = getattr(config.data, "encoder", None)
     return None if encoder is None or config.data.scratch else Path(encoder)  # type: ignore[attr-defined]
 

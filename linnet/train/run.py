@@ -274,7 +274,9 @@ class Run:
             run = open_run(folder, self.screen)
             changed = check_config_difference(run.given, planned)
             if changed:
-                raise InputError(f"{folder} was started otherwise, now {changed}: put it back, or start a new run")
+                raise InputError(
+                    f"{folder} was started with other settings, now {changed}: put it back, or start a new run"
+                )
             outcome = run.resume()
         else:
             outcome = start_run(planned, folder, self.screen)

@@ -30,13 +30,13 @@ class CheckpointSaver:
         self._copies: tuple[Tensors, Tensors] = ({}, {})  # kept, so that memory is claimed once
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._warned = False  # whether it has warned that a checkpoint could not be removed
+        self._warned = False  # whether a warning about a checkpoint that could not be removed was printed
 
     def __enter__(self) -> "CheckpointSaver":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Finish what is being written; its error is of an earlier step, so it replaces an error of the training."""
+        """Finish the write in progress; its error belongs to an earlier step, so it replaces one of the training."""
         interrupted = kind is not None and not issubclass(kind, Exception)
         with contextlib.suppress(Exception) if interrupted else contextlib.nullcontext():
             self.wait()

@@ -8,17 +8,17 @@ from linnet.train.pretraining import pretrain_length
 
 
 def size_in_updates(config: RunConfig) -> int:
-    """Updates of a run, those of its pretraining included."""
+    """Updates of a run, including its pretraining."""
     return config.train.steps + pretrain_length(config)
 
 
 def size_in_samples(config: RunConfig) -> int:
-    """Samples that a run draws, those of its pretraining included."""
+    """Samples that a run draws, including its pretraining."""
     return size_in_updates(config) * config.train.batch * config.train.accumulate
 
 
 def size_in_tokens(config: RunConfig) -> int:
-    """Tokens that a run and its pretraining read at most: padding counts."""
+    """The most tokens that a run and its pretraining can read, including padding."""
     task, data = TASK[config.task], cast(Any, config.data)
     sequences = config.train.steps * task.sequences(data)
     if config.pretrain:

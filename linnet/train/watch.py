@@ -35,7 +35,7 @@ def check_watch_instruments(names: Sequence[str]) -> None:
 def watch_blocks(task: Task, count: int) -> Tensor:
     """The first full blocks (B,N) of the validation split, at most `count`; if none is full, the first one, cut.
 
-    Each sequence of a pair is a block. Padding has no effect, so it can be cut off. Pictures are pixels (B,C,S,S).
+    Each sequence of a pair is a block. Padding has no effect, so it can be cut off. Images are pixels (B,C,S,S).
     """
     samples = np.arange(min(count, task.count("valid")))
     batch = task.batch("valid", samples, np.full_like(samples, EVALUATION))

@@ -27,7 +27,7 @@ def test_pathfinder_with_a_sheet(run, tmp_path):
     assert json.loads(out)["ones"] == 4
     assert decode_png(sheet.read_bytes(), "sheet").shape == (2 * 134, 8 * 134)
     code, out, _ = run("data", "pathfinder", "--out", tmp_path / "new", "--count", 9)
-    assert (code, out) == (0, f"{tmp_path / 'new'}: 9 pictures, 44.4% with both dots on one path\n")
+    assert (code, out) == (0, f"{tmp_path / 'new'}: 9 images, 44.4% with both dots on one path\n")
 
 
 def test_where_retrieval_is_to_be_had(run):

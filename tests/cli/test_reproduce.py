@@ -265,12 +265,12 @@ def test_figure_1_never_writes_over_the_picture_of_another_study(small, run, pla
     before = picture.read_bytes()
     code, _, err = run("reproduce", "transnormer-figure1", option, place)
     assert (code, err.count("\n")) == (2, 1)
-    assert f"{picture.name} is a picture of transnormer-table6, not of transnormer-figure1" in err
+    assert f"{picture.name} is a figure of transnormer-table6, not of transnormer-figure1" in err
     assert picture.read_bytes() == before
-    picture.write_bytes(before.replace(b"linnet-study", b"nothing-else"))  # as pictures were before they named it
+    picture.write_bytes(before.replace(b"linnet-study", b"nothing-else"))  # as figures were before they named it
     code, _, err = run("reproduce", "transnormer-figure1", option, place)
     assert (code, picture.read_bytes() == before) == ((0, False) if place == "renamed.png" else (2, False))
-    assert ("is the picture of the results in" in err) == (place != "renamed.png")
+    assert ("is the figure of the results in" in err) == (place != "renamed.png")
 
 
 def test_no_study_overwrites_the_picture_of_another(small, run):
@@ -279,7 +279,7 @@ def test_no_study_overwrites_the_picture_of_another(small, run):
     shutil.copy(root / "transnormer-table4-cpu.png", small / "there.png")
     code, _, err = run("reproduce", "transnormer-table7", "--results", "there", "--render")
     assert (code, err.count("\n")) == (2, 1)
-    assert "there.png is a picture of transnormer-table4, not of transnormer-table7" in err
+    assert "there.png is a figure of transnormer-table4, not of transnormer-table7" in err
     assert not (small / "there.md").exists()
 
 

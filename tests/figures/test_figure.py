@@ -144,7 +144,7 @@ def test_metadata_is_read_from_png_files_only(tmp_path):
     found = read_figure_metadata(tmp_path / "a.png")
     assert (found["linnet-study"], found["other"]) == ("x", "y")
     (tmp_path / "cut.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
-    (tmp_path / "text.png").write_text("no picture")
+    (tmp_path / "text.png").write_text("no image")
     assert read_figure_metadata(tmp_path / "cut.png") == read_figure_metadata(tmp_path / "text.png") == {}
     assert read_figure_metadata(tmp_path / "missing.png") == {}
 

@@ -100,7 +100,7 @@ def test_a_classifier_keeps_its_labels():
     assert json.loads(wrapped.config.to_json_string())["id2label"].keys() == {str(i) for i in range(7)}
 
 
-def test_a_card_without_evaluation_or_licence():
+def test_a_card_without_evaluation_or_license():
     config = {
         "task": "causal_lm",
         "seed": 0,
@@ -109,7 +109,7 @@ def test_a_card_without_evaluation_or_licence():
         "train": {"steps": 9, "batch": 2, "accumulate": 1, "lr": 0.1},
     }
     card = write_model_card(config, 3, [{"step": 4, "split": "valid", "loss": 1.0}], 99, None)
-    assert "had not been evaluated" in card and "No licence has been chosen" in card and "license:" not in card
+    assert "had not been evaluated" in card and "No license has been chosen" in card and "license:" not in card
     with pytest.raises(InputError, match="--license is 'x y'"):
         write_model_card(config, 3, [], 99, "x y")
 

@@ -59,7 +59,7 @@ def test_joined_mechanisms_carry_a_state_and_never_read_the_future(tiny, layers)
 
 def test_a_mechanism_with_projections_of_its_own_cannot_share_heads(tiny):
     for name in ("flash", "reformer"):
-        with pytest.raises(UnsupportedError, match=f"layer 'diag|{name}': {name} has projections of its own"):
+        with pytest.raises(UnsupportedError, match=f"layer 'diag|{name}': {name} has its own projections"):
             tiny("transnormer_t2_roberta", layers=[f"diag|{name}"])
 
 

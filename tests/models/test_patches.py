@@ -99,13 +99,13 @@ def test_two_dimensional_positions_depend_on_differences_of_rows_and_columns(nam
 
 
 def test_two_dimensional_positions_refuse_what_they_cannot_do():
-    with pytest.raises(InputError, match=r"needs a head width that 4 divides, not 6$"):
+    with pytest.raises(InputError, match=r"needs a head width divisible by 4, not 6$"):
         linnet.create_attention("softmax", heads=1, head_dim=6, causal=False, positions="rope2d")
     with pytest.raises(UnsupportedError, match=r"softmax: positions='rope2d' has no causal form"):
         linnet.create_attention("softmax", heads=1, head_dim=8, causal=True, positions="rope2d")
     core = linnet.create_attention("softmax", heads=1, head_dim=8, causal=False, positions="rope2d")
     x = torch.randn(1, 1, 10, 8)
-    with pytest.raises(InputError, match=r"reads tokens as a square, which 10 are not$"):
+    with pytest.raises(InputError, match=r"reads tokens as a square: 10 is not a square number$"):
         core(x, x, x)
 
 
@@ -115,7 +115,7 @@ def test_two_dimensional_positions_refuse_what_they_cannot_do():
         ({"patch": 5}, "model: patch is 5: it must divide image_size = 32"),
         ({"window": 3}, "model: window is 3: it must divide the 8 patches of a side"),
         ({"causal": True}, "model: a model with a patch is a classifier with causal = false"),
-        ({"max_length": 10}, "model: max_length is 10: a picture has 64 tokens"),
+        ({"max_length": 10}, "model: max_length is 10: an image has 64 tokens"),
         ({"pixel_mean": [0.1, 0.2]}, "model: pixel_mean has 2 entries: it needs 1 or 3"),
         ({"pixel_std": [0.0]}, "model: pixel_std has a 0"),
         ({"patch": 0}, "model.patch is 0: "),
@@ -145,13 +145,13 @@ def test_bad_pixels_are_one_line():
 
 
 def test_a_model_without_patches_is_written_as_before():
-    """The fields of pictures appear in no table, file or hash of another model."""
+    """The fields of images appear in no table, file or hash of another model."""
     for name in ("vanilla_lm_small", "transnormer_t2_lra"):
         config = preset(name)
         for found in (config.model_dump(), config.model_dump(mode="json"), json.loads(config.model_dump_json())):
             assert not PICTURE & set(found)
     assert set(preset("vanilla_vit_small").model_dump()) > PICTURE
-    with pytest.raises(InputError, match="model: window belongs to a model of pictures, which has a `patch`"):
+    with pytest.raises(InputError, match="model: window belongs to an image model, which has a `patch`"):
         preset("vanilla_lm_small", window=2)
 
 
@@ -202,7 +202,7 @@ def test_a_resolution_that_does_not_fit_is_one_line(tmp_path):
             load_model(tmp_path / name, image_size=size)
         assert str(error.value) == message
     export_model(linnet.create_model("vanilla_lra_small"), tmp_path / "text")
-    with pytest.raises(InputError, match="image_size is 32: this model reads no pictures"):
+    with pytest.raises(InputError, match="image_size is 32: this model reads no images"):
         load_model(tmp_path / "text", image_size=32)
 
 

@@ -1,4 +1,4 @@
-"""The pictures part of a report: its file, damage to it, and the page in a real browser."""
+"""The images part of a report: its file, damage to it, and the page in a real browser."""
 
 import base64
 import json
@@ -46,7 +46,7 @@ def test_the_file_of_a_run(runs):
 
 @pytest.mark.parametrize("window", [1, 2])
 def test_maps_are_in_rows_of_patches(window):
-    """Whatever the order of the tokens, row i of a map is patch i of the picture, counted along its rows."""
+    """Whatever the order of the tokens, row i of a map is patch i of the image, counted along its rows."""
     torch.manual_seed(0)
     fields = {"image_size": 8, "patch": 2, "channels": 1, "classes": 2, "pool": "class", "layers": ["softmax"]}
     model = linnet.create_model("vanilla_vit_small", window=window, **fields).eval()
@@ -83,7 +83,7 @@ def test_a_damaged_file_is_one_line(runs, tmp_path, change, field):
     (tmp_path / "pictures.json").write_text(json.dumps({**table, **change}))
     with pytest.raises(LinnetError) as error:
         read_pictures(tmp_path / "pictures.json")
-    assert str(error.value).startswith(f"{tmp_path / 'pictures.json'} is not a file of pictures")
+    assert str(error.value).startswith(f"{tmp_path / 'pictures.json'} is not a file of images")
     assert field in str(error.value)
     assert "\n" not in str(error.value)
 

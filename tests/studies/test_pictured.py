@@ -1,4 +1,4 @@
-"""The studies of pictures: their rows, and a whole small run with its record, table, figures and maps."""
+"""The studies of images: their rows, and a whole small run with its record, table, figures and maps."""
 
 import copy
 

@@ -46,7 +46,7 @@ def test_each_measure_has_panels_with_its_own_runs() -> None:
 
 def test_their_picture_is_never_written_over_that_of_a_study(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parents[2] / "docs/results/transnormer-table4-cpu.png", tmp_path / "runs.png")
-    with pytest.raises(InputError, match=r"runs.png is a picture of transnormer-table4, not of unfinished runs"):
+    with pytest.raises(InputError, match=r"runs.png is a figure of transnormer-table4, not of unfinished runs"):
         render_unfinished(RUNS, tmp_path / "runs", "title")
     assert [path.name for path in tmp_path.iterdir()] == ["runs.png"]
     (tmp_path / "runs.png").unlink()

@@ -18,7 +18,7 @@ def test_a_task_declares_its_data_table_and_its_checkpoint(name):
     assert task.Data().context >= 3
     best = name.startswith(("lra/", "glue/")) or name in ("classify", "image")
     assert task.scored == ("best" if best else "last")
-    meant = "did you mean 'context'" if "context" in task.Data.model_fields else "one of color"  # pictures have none
+    meant = "did you mean 'context'" if "context" in task.Data.model_fields else "one of color"  # images have none
     with pytest.raises(InputError, match=f"unknown key of data 'contxt': {meant}"):
         parse_config({"task": name, "data": {"contxt": 8}})
 

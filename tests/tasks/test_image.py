@@ -1,4 +1,4 @@
-"""The task of pictures: batches, mixtures, metrics, a run that learns and resumes to the same bits, and bad input."""
+"""The task of images: batches, mixtures, metrics, a run that learns and resumes to the same bits, and bad input."""
 
 import json
 
@@ -138,15 +138,15 @@ def test_other_pictures_do_not_resume(tmp_path, capfd):
 
 def test_bad_settings_are_one_line(capfd):
     for texts, line in (
-        (["data.patch=3"], "data: patch is 3: it must divide the side of a picture, 8 pixels"),
-        (["data.size=16"], "data: size is 16: the pictures of digits have 8 pixels"),
-        (["data.color=rgb"], "data: color is 'rgb': only the pictures of a folder are converted"),
-        (["data.crop=8"], "data: crop is 8: a picture has 8 pixels"),
+        (["data.patch=3"], "data: patch is 3: it must divide the side of an image, 8 pixels"),
+        (["data.size=16"], "data: size is 16: the images of digits have 8 pixels"),
+        (["data.color=rgb"], "data: color is 'rgb': only the images of a folder are converted"),
+        (["data.crop=8"], "data: crop is 8: an image has 8 pixels"),
         (["data.mixup=0.7"], "data.mixup is 0.7: "),
         (["data.source=mnist"], "data.source is 'mnist': "),
         (["data.path=x"], "data.path is 'x': the digits are part of linnet"),
         (["model.window=3"], "model: window is 3: it must divide the 4 patches of a side"),
-        (["model.preset=vanilla_lra_small"], "model: max_length is 4096: a picture has 16 tokens"),
+        (["model.preset=vanilla_lra_small"], "model: max_length is 4096: an image has 16 tokens"),
         (["model.classes=7"], "model.classes is 7: the data have 10"),
         (["model.patch=4"], "model.patch is 4: the data have 2"),
     ):
@@ -177,7 +177,7 @@ def test_a_folder_decides_channels_and_classes(tmp_path, capfd):
     texts = ("data.source=folder", f"data.path={tmp_path / 'pictures'}", "data.size=16", "data.patch=4", *QUICK)
     out = tmp_path / "run"
     assert run_app(["train", "digits", *sets(*texts, "model.layers=['norm']"), "--out", str(out)]) == 0
-    assert "1 files are not pictures" in capfd.readouterr().err
+    assert "1 files are not images" in capfd.readouterr().err
     import linnet
 
     model = linnet.load_model(out)
@@ -192,5 +192,5 @@ def test_the_set_of_one_split_too_small_is_one_line(tmp_path):
         (tmp_path / name).mkdir()
         images.new("L", (8, 8)).save(tmp_path / name / "1.png")
     config = load_recipe_config("digits", ("data.source=folder", f"data.path={tmp_path}", "data.size=8", "data.crop=0"))
-    with pytest.raises(InputError, match="leaves no picture for the valid split: it has too few"):
+    with pytest.raises(InputError, match="leaves no image for the valid split: it has too few"):
         TASK["image"](config)

@@ -23,7 +23,7 @@ PICTURES = {"cifar10": "cifar-10-batches-bin", "dogs_vs_cats": "dogs-vs-cats-64"
 
 
 def _pictures(folder):
-    """A folder of two classes of pictures."""
+    """A folder of two classes of images."""
     image = pytest.importorskip("PIL.Image", reason="needs Pillow")
     for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)

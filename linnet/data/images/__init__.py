@@ -1,1 +1,1 @@
-"""Pictures: readers of public layouts and of folders, the embedded digits, and augmentation."""
+"""Images: readers of public layouts and of folders, the embedded digits, and augmentation."""

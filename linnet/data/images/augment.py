@@ -1,6 +1,6 @@
-"""Augmentation: crops, flips and mixtures of pictures, all functions of (seed, epoch, sample).
+"""Augmentation: crops, flips and mixtures of images, all functions of (seed, epoch, sample).
 
-No state is kept, so a resumed run sees the same pictures. The draws come from raw Philox bits, which never change.
+No state is kept, so a resumed run sees the same images. The draws come from raw Philox bits, which never change.
 """
 
 from typing import NamedTuple
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from linnet.data.images.pictures import Pixels
 
-DRAWS = 5  # numbers per picture: row and column of the crop, the flip, and the share and number of its partner
+DRAWS = 5  # numbers per image: row and column of the crop, the flip, and the share and number of its partner
 BLOCK = 4
 
 
 class Augmentation(NamedTuple):
-    """What is drawn: `crop` pixels of padding, `flip` left to right, and `mixup`, the largest share of a partner."""
+    """Random changes: `crop` pixels of padding, `flip` left to right, and `mixup`, the largest share of a partner."""
 
     crop: int = 0
     flip: bool = False
@@ -26,7 +26,7 @@ class Augmentation(NamedTuple):
 
 
 def augment_draws(seed: int, epochs: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(B, DRAWS) numbers from 0 to 1: those of a picture depend on the seed, its epoch and its number alone."""
+    """(B, DRAWS) numbers from 0 to 1: those of an image depend on the seed, its epoch and its number alone."""
     found = np.empty((len(samples), DRAWS))
     for row, (epoch, sample) in enumerate(zip(epochs.tolist(), samples.tolist(), strict=True)):
         key = np.array([seed % 2**64, epoch % 2**64], np.uint64)
@@ -37,7 +37,7 @@ def augment_draws(seed: int, epochs: NDArray[np.int64], samples: NDArray[np.int6
 
 
 def augment_pictures(pixels: Pixels, draws: NDArray[np.float64], how: Augmentation) -> Pixels:
-    """Shift each picture by up to `crop` pixels, with black around it, and flip half of them."""
+    """Shift each image by up to `crop` pixels, with black around it, and flip half of them."""
     count, channels, size, _ = pixels.shape
     if how.crop:
         wide = np.pad(pixels, ((0, 0), (0, 0), (how.crop,) * 2, (how.crop,) * 2))
@@ -54,5 +54,5 @@ def augment_pictures(pixels: Pixels, draws: NDArray[np.float64], how: Augmentati
 def mixture_partners(
     draws: NDArray[np.float64], mixup: float, count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The number (B,) of each picture's partner among `count` of them, and its share, uniform from 0 to `mixup`."""
+    """The number (B,) of each image's partner among `count` of them, and its share, uniform from 0 to `mixup`."""
     return np.floor(draws[:, 4] * count).astype(np.int64), (draws[:, 3] * mixup).astype(np.float32)

@@ -1,6 +1,6 @@
 """CIFAR-10 in color (Krizhevsky 2009), from its public binary layout, as a folder or as the archive.
 
-The last tenth of the training pictures is used for validation.
+The last tenth of the training images is used for validation.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ MISSING = (
 
 
 def cifar10_path() -> Path:
-    """The folder of the pictures in LINNET_DATA."""
+    """The folder of the images in LINNET_DATA."""
     return source_folder("cifar-10-batches-bin", MISSING)
 
 
 def read_cifar10(path: Path, progress: Callable[[int, int], None] | None = None) -> PictureSet:
-    """The splits of the pictures at `path`."""
+    """The splits of the images at `path`."""
 
     def wanted(name: PurePosixPath) -> bool:
         return name.name.startswith(("data_batch", "test_batch"))
@@ -39,7 +39,7 @@ def read_cifar10(path: Path, progress: Callable[[int, int], None] | None = None)
         if name.suffix != ".bin":
             raise InputError(f"{place} belongs to CIFAR-10's pickled python version, which is not read: {MISSING}")
         if name.name in found:
-            raise InputError(f"{place}: {name.name} exists twice: keep one copy of the pictures")
+            raise InputError(f"{place}: {name.name} exists twice: keep one copy of the images")
         found[name.name] = _records(place, data)
     for batch in (*TRAIN, "test_batch.bin"):
         if batch not in found:
@@ -57,5 +57,5 @@ def _records(place: str, data: bytes) -> Pictures:
     labels = records[:, 0].astype(np.int64)
     wrong = np.flatnonzero(labels >= len(CLASSES))
     if len(wrong):
-        raise InputError(f"{place}: the label of picture {wrong[0] + 1} is {labels[wrong[0]]}: it must be 0 to 9")
+        raise InputError(f"{place}: the label of image {wrong[0] + 1} is {labels[wrong[0]]}: it must be 0 to 9")
     return Pictures(records[:, 1:].reshape(-1, 3, SIZE, SIZE), labels)

@@ -1,7 +1,7 @@
-"""Decode a PNG or JPEG picture by Pillow into a square of pixels, after checking what it is.
+"""Decode a PNG or JPEG image by Pillow into a square of pixels, after checking what it is.
 
-Pixels are 8 bits of grey or of red, green and blue. Whatever would be converted silently is refused: transparency,
-16 bits, palettes, animations. So is a picture that unpacks to too many pixels, before it is unpacked.
+Pixels are 8 bits of grey or of red, green and blue. Images that need a silent conversion are refused: transparency,
+16 bits, palettes, animations. So is an image that unpacks to too many pixels, before it is unpacked.
 """
 
 import io
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from linnet.errors import InputError, missing_extra_error_text
 
-LARGEST = 1 << 26  # pixels of one picture, 8,192 x 8,192
+LARGEST = 1 << 26  # pixels of one image, 8,192 x 8,192
 FORMATS = ("PNG", "JPEG")
 CHANNELS = {"L": 1, "RGB": 3}
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
@@ -23,19 +23,19 @@ DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 def check_decoder() -> None:
     """Raise if Pillow is not installed."""
     if find_spec("PIL") is None:
-        raise InputError(f"pictures in files need Pillow: {missing_extra_error_text('vision')}")
+        raise InputError(f"images in files need Pillow: {missing_extra_error_text('vision')}")
 
 
 def decode_picture(data: bytes, place: str, size: int, color: str = "auto") -> NDArray[np.uint8]:
-    """(channels, size, size): the middle square of a picture, resized; an error names the `place`.
+    """(channels, size, size): the middle square of an image, resized; an error names the `place`.
 
-    `color` is "gray" or "rgb", which convert, or "auto", which keeps the channels of the picture.
+    `color` is "gray" or "rgb", which convert, or "auto", which keeps the channels of the image.
     """
     from PIL import Image, ImageOps
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Pillow, about what is refused below
+            warnings.simplefilter("ignore")  # from Pillow, about images that are refused below
             with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
                 _check(picture, place)
                 picture.load()
@@ -45,7 +45,7 @@ def decode_picture(data: bytes, place: str, size: int, color: str = "auto") -> N
     except Image.DecompressionBombError:
         raise InputError(f"{place} has more than {LARGEST:,} pixels, which is too large") from None
     except Exception as error:  # noqa: BLE001  each decoder of Pillow raises its own errors for damage
-        raise InputError(f"{place} is not an intact PNG or JPEG picture: {_reason(error)}") from None
+        raise InputError(f"{place} is not an intact PNG or JPEG image: {_reason(error)}") from None
     square = ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC) if upright.size != (size, size) else upright
     if color != "auto":
         square = square.convert("L" if color == "gray" else "RGB")
@@ -54,7 +54,7 @@ def decode_picture(data: bytes, place: str, size: int, color: str = "auto") -> N
 
 
 def _check(picture: Any, place: str) -> None:
-    """Raise unless the header describes one picture of 8 bits that is not too large."""
+    """Raise unless the header describes one image of 8 bits that is not too large."""
     width, height = picture.size
     if width * height > LARGEST:
         raise InputError(f"{place} has {width} x {height} pixels: at most {LARGEST:,} are read")

@@ -1,7 +1,7 @@
-"""The handwritten digits of scikit-learn, embedded: 1,797 pictures of 8 x 8 pixels with 17 levels of grey.
+"""The handwritten digits of scikit-learn, embedded: 1,797 images of 8 x 8 pixels with 17 levels of grey.
 
 They are the test part of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, UCI repository, CC BY 4.0).
-`digits.xz` holds 1,797 bytes of labels, then the levels of each picture, row by row. They are split by seed.
+`digits.xz` holds 1,797 bytes of labels, then the levels of each image, row by row. They are split by seed.
 """
 
 import lzma

@@ -1,8 +1,8 @@
-"""Dogs vs Cats at 64 x 64: the pictures of the contest (Elson et al. 2007), their middle square scaled to 64 pixels.
+"""Dogs vs Cats at 64 x 64: the images of the contest (Elson et al. 2007), their middle square scaled to 64 pixels.
 
 The task of LLN's vision transformer (arXiv 2311.13541), at a lower resolution. There is no public test part: a tenth
 of each class is for validation and a tenth for the test, by seed. The layout is `cat.tar` and `dog.tar`, each with
-pictures `cat/N.jpg` or `dog/N.jpg`.
+images `cat/N.jpg` or `dog/N.jpg`.
 """
 
 from pathlib import Path, PurePosixPath
@@ -18,8 +18,8 @@ SIZE = 64
 CLASSES = ("cat", "dog")
 SHARES = {"valid": 0.1, "test": 0.1}
 MISSING = (
-    "get the pictures of Dogs vs Cats (https://www.kaggle.com/c/dogs-vs-cats), sort them into the folders cat and dog "
-    "and read these with data.source=folder; or put cat.tar and dog.tar with pictures of 64 x 64 pixels into a folder "
+    "get the images of Dogs vs Cats (https://www.kaggle.com/c/dogs-vs-cats), sort them into the folders cat and dog "
+    "and read these with data.source=folder; or put cat.tar and dog.tar with images of 64 x 64 pixels into a folder "
     "and set data.path to it"
 )
 
@@ -30,7 +30,7 @@ def dogs_vs_cats_path() -> Path:
 
 
 def read_dogs_vs_cats(path: Path, variant: int = 0, progress: Progress | None = None) -> PictureSet:
-    """The splits of the pictures at `path`; `variant` is the seed of the split."""
+    """The splits of the images at `path`; `variant` is the seed of the split."""
     check_decoder()
 
     def wanted(name: PurePosixPath) -> bool:
@@ -43,7 +43,7 @@ def read_dogs_vs_cats(path: Path, variant: int = 0, progress: Progress | None = 
             raise InputError(f"{path} has no {name}.tar: {MISSING}")
         found = sorted(read_source_files(archive, wanted, MISSING, progress), key=lambda file: _number(file.name))
         if not found:
-            raise InputError(f"{archive} has no pictures: {MISSING}")
+            raise InputError(f"{archive} has no images: {MISSING}")
         for file in found:
             pixels.append(decode_picture(file.data, file.place, SIZE, "rgb"))
             labels.append(label)

@@ -1,6 +1,6 @@
 """Fashion-MNIST (Xiao et al. 2017) and any other set in MNIST's idx files, plain or gzipped.
 
-The last tenth of the training pictures is used for validation.
+The last tenth of the training images is used for validation.
 """
 
 import gzip
@@ -34,7 +34,7 @@ def fashion_mnist_path() -> Path:
 
 
 def read_fashion_mnist(path: Path) -> PictureSet:
-    """The splits of the pictures in the folder `path`."""
+    """The splits of the images in the folder `path`."""
     if not path.is_dir():
         raise InputError(f"{path} is not a folder: {MISSING}")
     parts = {part: _read_part(path, prefix) for part, prefix in PARTS.items()}
@@ -42,13 +42,13 @@ def read_fashion_mnist(path: Path) -> PictureSet:
 
 
 def _read_part(path: Path, prefix: str) -> Pictures:
-    """The pictures of one part and their labels."""
+    """The images of one part and their labels."""
     pixels, place = _read_idx(path, f"{prefix}-images-idx3-ubyte", 3)
     labels, where = _read_idx(path, f"{prefix}-labels-idx1-ubyte", 1)
     if pixels.shape[1:] != (SIZE, SIZE):
-        raise InputError(f"{place}: pictures are {pixels.shape[1]} x {pixels.shape[2]}, not {SIZE} x {SIZE}")
+        raise InputError(f"{place}: images are {pixels.shape[1]} x {pixels.shape[2]}, not {SIZE} x {SIZE}")
     if len(pixels) != len(labels):
-        raise InputError(f"{where}: it has {len(labels):,} labels, and {place.name} {len(pixels):,} pictures")
+        raise InputError(f"{where}: it has {len(labels):,} labels, and {place.name} {len(pixels):,} images")
     wrong = np.flatnonzero(labels >= len(CLASSES))
     if len(wrong):
         raise InputError(f"{where}: label {wrong[0] + 1} is {labels[wrong[0]]}: it must be 0 to {len(CLASSES) - 1}")

@@ -1,7 +1,7 @@
-"""Folders of pictures by class: `path/<class>/*.png`, or with splits `path/{train,valid,test}/<class>/*.jpg`.
+"""Folders of images by class: `path/<class>/*.png`, or with splits `path/{train,valid,test}/<class>/*.jpg`.
 
 Without splits, a tenth of each class is for validation and a tenth for the test, by seed. Without `valid`, a tenth of
-the training pictures is for validation.
+the training images is for validation.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,15 @@ from linnet.errors import InputError
 from linnet.storage import read_regular_file
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
-LARGEST = 1 << 33  # bytes of all pictures, unpacked
-LARGEST_FILE = 1 << 29  # bytes of one picture, packed
+LARGEST = 1 << 33  # bytes of all images, unpacked
+LARGEST_FILE = 1 << 29  # bytes of one image, packed
 SHARE = 0.1
 Progress = Callable[[int, int], None]
 KINDS = {1: "grey", 3: "in color"}  # by channels
 
 
 class FolderOptions(NamedTuple):
-    """How pictures are read: their size in pixels, "auto", "gray" or "rgb", and the seed of the split."""
+    """How images are read: their size in pixels, "auto", "gray" or "rgb", and the seed of the split."""
 
     size: int
     color: str = "auto"
@@ -33,17 +33,17 @@ class FolderOptions(NamedTuple):
 
 
 def read_folder(path: Path, options: FolderOptions, progress: Progress | None = None) -> tuple[PictureSet, int]:
-    """The splits of the pictures in a folder, and the number of other files there, which are not read."""
+    """The splits of the images in a folder, and the number of other files there, which are not read."""
     check_decoder()
     if not path.is_dir():
-        raise InputError(f"{path} is not a folder: data.path names a folder with one folder of pictures per class")
+        raise InputError(f"{path} is not a folder: data.path names a folder with one folder of images per class")
     named = [split for split in ("train", "valid", "test") if (path / split).is_dir()]
     roots = {split: path / split for split in named} if {"train", "test"} <= set(named) else {"": path}
     classes = _classes(roots.get("", path / "train"))
     files = {split: _files(root, classes) for split, root in roots.items()}
     total = sum(len(found) for found, _ in files.values())
     if total * options.size**2 * 3 > LARGEST:
-        raise InputError(f"{path} has {total:,} pictures: at {options.size} pixels they exceed {LARGEST:,} bytes")
+        raise InputError(f"{path} has {total:,} images: at {options.size} pixels they exceed {LARGEST:,} bytes")
     whole = _read([file for found, _ in files.values() for file in found], options, progress)
     ends = np.cumsum([len(found) for found, _ in files.values()])
     parts = {
@@ -62,31 +62,31 @@ def _classes(root: Path) -> list[str]:
     """The names of the folders in a folder, sorted."""
     found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not found:
-        raise InputError(f"{root} has no folders: it must have one folder of pictures per class")
+        raise InputError(f"{root} has no folders: it must have one folder of images per class")
     if len(found) == 1:
         raise InputError(f"{root} has one class, {found[0]!r}: a classifier needs at least two")
     return found
 
 
 def _files(root: Path, classes: list[str]) -> tuple[list[tuple[Path, int]], int]:
-    """The pictures of a split with their labels, by class and name, and the number of other files."""
+    """The images of a split with their labels, by class and name, and the number of other files."""
     extra = sorted({entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")})
     for name in extra:
         if name not in classes:
-            raise InputError(f"{root / name} is a class that the training pictures do not have")
+            raise InputError(f"{root / name} is a class that the training images do not have")
     pictures, others = [], 0
     for label, name in enumerate(classes):
         inside = sorted(entry for entry in (root / name).iterdir()) if (root / name).is_dir() else []
         mine = [entry for entry in inside if entry.suffix.lower() in SUFFIXES]
         others += len(inside) - len(mine)
         if not mine:
-            raise InputError(f"{root / name} has no pictures: {', '.join(SUFFIXES)} are read")
+            raise InputError(f"{root / name} has no images: {', '.join(SUFFIXES)} are read")
         pictures += [(entry, label) for entry in mine]
     return pictures, others
 
 
 def _read(files: list[tuple[Path, int]], options: FolderOptions, progress: Progress | None) -> Pictures:
-    """These pictures with their labels; all must have as many channels as the first."""
+    """These images with their labels; all must have as many channels as the first."""
     pixels: list[NDArray[np.uint8]] = []
     for number, (file, _) in enumerate(files, 1):
         try:

@@ -1,4 +1,4 @@
-"""Labeled pictures in memory: the arrays of a split, how a set is split, and where the sets are."""
+"""Labeled images in memory: the arrays of a split, how a set is split, and where the sets are."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pictures:
-    """Square pictures of one size, and the number of the class of each."""
+    """Square images of one size, and the number of the class of each."""
 
     pixels: Pixels
     labels: Labels
@@ -25,7 +25,7 @@ class Pictures:
         return len(self.labels)
 
     def pick(self, samples: NDArray[Any]) -> "Pictures":
-        """The pictures of these numbers."""
+        """The images of these numbers."""
         return Pictures(self.pixels[samples], self.labels[samples])
 
     def sha256(self) -> str:
@@ -49,7 +49,7 @@ class PictureSet:
             raise InputError(f"{place} has one class, {self.classes[0]!r}: a classifier needs at least two")
         for split, pictures in self.splits.items():
             if not len(pictures):
-                raise InputError(f"{place} leaves no picture for the {split} split: it has too few")
+                raise InputError(f"{place} leaves no image for the {split} split: it has too few")
 
 
 def split_pictures(pictures: Pictures, seed: int, shares: Mapping[str, float]) -> dict[str, Pictures]:

@@ -1,6 +1,6 @@
-"""LRA Image: classify a small picture, read pixel by pixel (CIFAR-10, Krizhevsky 2009, in grey levels).
+"""LRA Image: classify a small image, read pixel by pixel (CIFAR-10, Krizhevsky 2009, in grey levels).
 
-A token is a grey level, 0 to 255; 0 is an ordinary token, not padding. The last tenth of the training pictures is used
+A token is a grey level, 0 to 255; 0 is an ordinary token, not padding. The last tenth of the training images is used
 for validation.
 """
 
@@ -29,12 +29,12 @@ Pictures = tuple[NDArray[np.uint8], NDArray[np.int64]]  # (count, PIXELS) and th
 
 
 def default_image_path() -> Path:
-    """The folder of the pictures in LINNET_DATA."""
+    """The folder of the images in LINNET_DATA."""
     return source_folder("cifar10-gray", MISSING)
 
 
 def read_lra_image(path: Path, progress: Callable[[int, int], None] | None = None) -> dict[str, Sequences]:
-    """The splits of the pictures at `path`."""
+    """The splits of the images at `path`."""
     grey = path / "cifar10_gray.npz"
     train, test = _read_grey(grey) if grey.is_file() else _read_binary(path, progress)
     cut = len(train[0]) - len(train[0]) // VALID_SHARE
@@ -47,13 +47,13 @@ def read_lra_image(path: Path, progress: Callable[[int, int], None] | None = Non
 
 
 def image_sequences(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Sequences:
-    """Pictures (count, pixels), row by row, as sequences of equal length."""
+    """Images (count, pixels), row by row, as sequences of equal length."""
     count, size = pixels.shape
     return Sequences(pixels.reshape(-1), np.arange(count + 1, dtype=np.int64) * size, labels)
 
 
 def _read_grey(path: Path) -> tuple[Pictures, Pictures]:
-    """Read pictures that are stored as grey levels."""
+    """Read images that are stored as grey levels."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             size = sum(part.file_size for part in file.zip.infolist())
@@ -61,19 +61,19 @@ def _read_grey(path: Path) -> tuple[Pictures, Pictures]:
                 raise InputError(f"it unpacks to {size:,} bytes, and at most {LARGEST_GREY:,} are read")
             x, y, x_test, y_test = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
     except Exception as error:  # noqa: BLE001  zipfile, zlib and numpy each raise their own errors for damage
-        raise InputError(f"{path} is not an intact file of grey pictures: {str(error)[:200]}") from None
+        raise InputError(f"{path} is not an intact file of grey images: {str(error)[:200]}") from None
     return _checked(path, x, y), _checked(path, x_test, y_test)
 
 
 def _checked(path: Path | str, x: NDArray[Any], y: NDArray[Any]) -> Pictures:
-    """Check the shape and type of the pictures, and their labels."""
+    """Check the shape and type of the images, and their labels."""
     if x.dtype != np.uint8 or x.shape[1:] not in ((PIXELS,), (32, 32)) or y.shape != x.shape[:1]:
-        raise InputError(f"{path}: pictures are {x.dtype} {x.shape}, labels {y.shape}, not uint8 (n, {PIXELS}), (n,)")
+        raise InputError(f"{path}: images are {x.dtype} {x.shape}, labels {y.shape}, not uint8 (n, {PIXELS}), (n,)")
     if y.dtype.kind not in "iu":
         raise InputError(f"{path}: labels are {y.dtype}, not whole numbers")
     wrong = np.flatnonzero((y < 0) | (y >= CLASSES))
     if len(wrong):
-        raise InputError(f"{path}: the label of picture {wrong[0] + 1} is {y[wrong[0]]}: it must be 0 to {CLASSES - 1}")
+        raise InputError(f"{path}: the label of image {wrong[0] + 1} is {y[wrong[0]]}: it must be 0 to {CLASSES - 1}")
     return x.reshape(-1, PIXELS), y.astype(np.int64)
 
 
@@ -88,7 +88,7 @@ def _read_binary(path: Path, progress: Callable[[int, int], None] | None) -> tup
         if name.suffix != ".bin":
             raise InputError(f"{place} belongs to CIFAR-10's pickled python version, which is not read: {MISSING}")
         if name.name in batches:
-            raise InputError(f"{place}: {name.name} exists twice: keep one copy of the pictures")
+            raise InputError(f"{place}: {name.name} exists twice: keep one copy of the images")
         batches[name.name] = _to_grey(place, data)
     names = [f"data_batch_{i}.bin" for i in range(1, 6)]
     for batch in (*names, "test_batch.bin"):

@@ -1,6 +1,6 @@
 """Pathfinder32 on disk: generated shards, which can be continued after an interruption, and the public layout.
 
-A folder of shards holds `pathfinder.json`, which describes the whole set, and one file per thousand pictures.
+A folder of shards holds `pathfinder.json`, which describes the whole set, and one file per thousand images.
 """
 
 import io
@@ -21,7 +21,7 @@ from linnet.data.workers import work_in_workers
 from linnet.errors import InputError
 from linnet.storage import DAY, clean_temporary_files, one_line_file_errors, read_json_file, write_json_file
 
-SHARD = 1000  # pictures
+SHARD = 1000  # images
 RULES = "pathfinder32 1"
 ABOUT = "pathfinder.json"
 MISSING = (
@@ -31,7 +31,7 @@ MISSING = (
 
 
 class _Shard(NamedTuple):
-    """One file of a set: its path, the seed of the set, its number and how many pictures it has."""
+    """One file of a set: its path, the seed of the set, its number and how many images it has."""
 
     path: Path
     seed: int
@@ -48,7 +48,7 @@ class _Shard(NamedTuple):
         return load_sequence_arrays(self.path, self.about)
 
     def write(self) -> int:
-        """Draw and save its pictures; returns how many."""
+        """Draw and save its images; returns how many."""
         pictures = draw_pathfinder(self.seed, self.number, self.size)
         save_sequence_arrays(
             self.path, self.about, {"pixels": pictures.pixels, "labels": pictures.labels.astype(np.uint8)}
@@ -72,14 +72,14 @@ def write_pathfinder_files(
     progress: Callable[[int, int], None] | None = None,
     shard: int = SHARD,
 ) -> None:
-    """Generate `count` pictures and keep existing shards; the result does not depend on the number of workers."""
+    """Generate `count` images and keep existing shards; the result does not depend on the number of workers."""
     about = {"rules": RULES, "count": count, "seed": seed, "shard": shard}
     if not (folder / ABOUT).exists():
         with one_line_file_errors("write", folder):
             folder.mkdir(parents=True, exist_ok=True)
         write_json_file(folder / ABOUT, about)
     elif read_json_file(folder / ABOUT) != about:
-        raise InputError(f"{folder} holds other pictures ({ABOUT} says which): name another folder")
+        raise InputError(f"{folder} holds other images ({ABOUT} says which): name another folder")
     clean_temporary_files(folder, older_than=DAY)  # files that a killed process left, not those that another is writing
     todo = [shard for shard in _shards(folder, about) if shard.load() is None]
     done = count - sum(shard.size for shard in todo)
@@ -92,12 +92,12 @@ def write_pathfinder_files(
 
 
 def read_pathfinder_files(folder: Path) -> Sequences:
-    """All pictures of a finished folder of shards."""
+    """All images of a finished folder of shards."""
     about = read_json_file(folder / ABOUT)
     least = {"count": 1, "shard": 1, "seed": 0}
     known = isinstance(about, dict) and about.get("rules") == RULES
     if not known or not all(isinstance(about.get(key), int) and about[key] >= low for key, low in least.items()):
-        raise InputError(f"{folder / ABOUT} does not describe pictures that this version of linnet generates")
+        raise InputError(f"{folder / ABOUT} does not describe images that this version of linnet generates")
     parts = []
     for shard in _shards(folder, about):
         part = shard.load()
@@ -125,7 +125,7 @@ def read_public_pathfinder_files(folder: Path, progress: Callable[[int, int], No
         if not data:
             continue
         if name in pixels:
-            raise InputError(f"{place}: {name} exists twice: keep one copy of the pictures")
+            raise InputError(f"{place}: {name} exists twice: keep one copy of the images")
         if name not in labels:
             raise InputError(f"{place}: {folder / 'metadata'} has no label for it")
         picture = decode_png(data, place)
@@ -133,12 +133,12 @@ def read_public_pathfinder_files(folder: Path, progress: Callable[[int, int], No
             raise InputError(f"{place} has {picture.shape[1]} by {picture.shape[0]} pixels, not {SIZE} by {SIZE}")
         pixels[name] = picture.reshape(-1)
     if not pixels:
-        raise InputError(f"{folder} has no pictures imgs/N/sample_M.png: {MISSING}")
+        raise InputError(f"{folder} has no images imgs/N/sample_M.png: {MISSING}")
     return image_sequences(np.stack(list(pixels.values())), np.array([labels[name] for name in pixels], np.int64))
 
 
 def _labels(folder: Path) -> dict[str, int]:
-    """The label of each picture, as `N/sample_M.png`."""
+    """The label of each image, as `N/sample_M.png`."""
     labels: dict[str, int] = {}
     for place, _, data in read_source_files(folder / "metadata", lambda name: name.suffix == ".npy", MISSING):
         for number, row in enumerate(_rows(data, place), 1):
@@ -160,13 +160,13 @@ def _rows(data: bytes, place: str) -> Sequence[Sequence[str]]:
             return [[str(cell) for cell in row] for row in table.astype(str)]
         return [line.split() for line in data.decode().splitlines() if line.strip()]
     except Exception as error:  # noqa: BLE001  numpy raises many kinds of errors for damaged files
-        raise InputError(f"{place} is not a table of the pictures: {error}") from None
+        raise InputError(f"{place} is not a table of the images: {error}") from None
 
 
 def pathfinder_files_sheet(
     pixels: NDArray[np.uint8], labels: NDArray[np.int64], scale: int = 4, columns: int = 8
 ) -> NDArray[np.uint8]:
-    """Enlarged pictures side by side; those with label 1 have a bright frame."""
+    """Enlarged images side by side; those with label 1 have a bright frame."""
     edge = 3
     tile = SIZE * scale + 2 * edge
     rows = -(-len(pixels) // columns)

@@ -1,4 +1,4 @@
-"""A minimal PNG reader and writer for grey pictures: 8 bits per pixel, one channel, not interlaced."""
+"""A minimal PNG reader and writer for grey images: 8 bits per pixel, one channel, not interlaced."""
 
 import itertools
 import struct
@@ -14,7 +14,7 @@ LARGEST = 1 << 14  # pixels per side
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """A picture (height, width) as the bytes of a PNG file."""
+    """An image (height, width) as the bytes of a PNG file."""
     height, width = pixels.shape
     rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # 0: an unfiltered row
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
@@ -26,9 +26,9 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def decode_png(data: bytes, place: str) -> NDArray[np.uint8]:
-    """The picture (height, width) in a PNG file; an error about a damaged or other file names its `place`."""
+    """The image (height, width) in a PNG file; an error about a damaged or other file names its `place`."""
     if not data.startswith(SIGNATURE):
-        raise InputError(f"{place} is not a PNG picture")
+        raise InputError(f"{place} is not a PNG image")
     header, parts = b"", []
     at, ended = len(SIGNATURE), False
     while at + 12 <= len(data) and not ended:
@@ -43,7 +43,7 @@ def decode_png(data: bytes, place: str) -> NDArray[np.uint8]:
         raise InputError(f"{place} is cut short or damaged")
     width, height, *kinds = struct.unpack(">IIBBBBB", header)
     if kinds != [8, 0, 0, 0, 0] or not 0 < width <= LARGEST or not 0 < height <= LARGEST:
-        raise InputError(f"{place} is not a grey picture with 8 bits per pixel")
+        raise InputError(f"{place} is not a grey image with 8 bits per pixel")
     try:
         raw = zlib.decompressobj().decompress(b"".join(parts), height * (width + 1) + 1)
     except zlib.error:

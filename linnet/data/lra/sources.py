@@ -92,7 +92,7 @@ def _unpacked(raw: IO[bytes]) -> IO[bytes]:
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """Raise if an archive does not end in zeros: tarfile takes a damaged or missing header for the end."""
+    """Raise if an archive does not end in zeros: tarfile treats a damaged or missing header as the end."""
     file = archive.fileobj
     assert file is not None  # it is open
     whole = file.tell() == archive.offset + tarfile.BLOCKSIZE

@@ -1,4 +1,4 @@
-"""What the kernels get: addresses and strides of tensors that were checked, and the share of each thread."""
+"""The arguments of the kernels: addresses and strides of checked tensors, and the share of each thread."""
 
 import struct
 from operator import mul
@@ -10,7 +10,7 @@ from linnet.errors import InputError
 from linnet.ops.cpu.build import built_cpu_kernels
 from linnet.ops.memory import Maybe
 
-LONG = 256  # tokens that justify a separate thread
+LONG = 256  # fewest tokens worth a separate thread
 GROUP = 512  # numbers of a token that are read together if the heads are adjacent
 SMALL = 1 << 18  # multiplications that one thread finishes before another has woken up
 WHOLE = dict.fromkeys(("run", "ids", "position", "seed", "spans", "band", "length", "budget"), torch.int64)
@@ -18,11 +18,10 @@ TYPES: dict[str, torch.dtype | None] = {"real": torch.bool, **WHOLE, "theta": No
 
 
 def check_kernel_arguments(op: str, **tensors: tuple[Maybe, tuple[int, ...]]) -> None:
-    """A one-line error unless each tensor has this shape, the type of its name, and memory for all its numbers.
+    """Raise unless each tensor has this shape, the type that belongs to its name, and memory for all its numbers.
 
-    Every native call begins with it. A backward pass needs it as much as a forward pass: autograd hands over whatever
-    the saved tensors have become through `.data`, through hooks on saved tensors, or with a resized storage, and a
-    kernel would read past their end.
+    Every native call begins with this check, in the backward pass too: a saved tensor may have changed through `.data`,
+    a hook on saved tensors or a resized storage, and a kernel would read past its end.
     """
     for name, (x, shape) in tensors.items():
         if x is None:

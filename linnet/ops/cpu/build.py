@@ -1,7 +1,7 @@
 """Finds the kernels or compiles them with the machine's own C++ compiler on first use, and loads them.
 
-Compiled kernels are kept in the user's cache. They come first, then those that a platform wheel carries; only without
-both is anything compiled.
+Compiled kernels are kept in the user's cache. They come first, then those of a platform wheel; linnet compiles only if
+there are none of either.
 
 The name of a file in the cache holds a key (source, flags, processor) and the digest of its own contents: another
 version or another processor has another name, and a damaged file does not match its name and is rebuilt.
@@ -45,7 +45,7 @@ SECONDS = 300  # a compiler that takes longer is stopped
 
 
 class Kernels(NamedTuple):
-    """The loaded library, or the one-line reason why there is none."""
+    """The loaded library, or a one-line reason why there is none."""
 
     library: ctypes.CDLL | None
     path: Path | None
@@ -60,21 +60,21 @@ class Kernels(NamedTuple):
 
 
 class BuildError(LinnetError):
-    """Why the kernels cannot be built, in one line."""
+    """The kernels cannot be built; the message is one line."""
 
 
 @cache
 def built_cpu_kernels() -> Kernels:
-    """The kernels, compiled if there are none: asked once in a process, so that a failure is not repeated."""
+    """The kernels, compiled if there are none; tried once per process, so that a failure is not repeated."""
     return load_cpu_build()
 
 
 def load_cpu_build(again: bool = False) -> Kernels:
-    """The kernels, compiled if there are none, or in any case with `again`."""
+    """The kernels, compiled if there are none or if `again` is set."""
     try:
         ready = None if again or _cached() else prebuilt_library(cpu_build_source_key())
         if ready is not None:
-            with contextlib.suppress(OSError):  # one that does not run here is as good as none
+            with contextlib.suppress(OSError):  # a library that does not run here counts as missing
                 return _load_prebuilt(ready)
         path = (None if again else _cached()) or build_cpu_kernels(again)
         return Kernels(_load(path), path, digest=path.stem.split("-")[1])
@@ -89,7 +89,7 @@ def cpu_build_folder() -> Path:
 
 
 def cpu_build_key() -> str:
-    """A digest of all that decides what the compiler makes: source, flags, processor."""
+    """A digest of everything that determines the compiled code: source, flags, processor."""
     parts = [" ".join(FLAGS), repr(VARIANTS), platform.system(), _processor()]
     return _digest(*parts, *_source())
 
@@ -108,7 +108,7 @@ def _digest(*parts: str) -> str:
 
 
 def _processor() -> str:
-    """What tells one kind of processor from another."""
+    """A description that distinguishes kinds of processors."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -134,7 +134,7 @@ def _cached() -> Path | None:
 
 
 def refused_cpu_build() -> str:
-    """Why no code is loaded from the cache, or nothing."""
+    """Why no code may be loaded from the cache; empty if it may."""
     with contextlib.suppress(OSError, RuntimeError):
         try:
             _check_private(cpu_build_folder().resolve())
@@ -144,10 +144,10 @@ def refused_cpu_build() -> str:
 
 
 def _check_private(place: Path) -> None:
-    """Refuse a folder, without links in its path, that somebody else could fill: this is what ssh asks of its keys.
+    """Refuse a folder, without links in its path, that another user could fill; ssh protects its keys by the same rule.
 
-    It and all folders above it must be ours or root's and not writable for others. One above it may be, if it has the
-    sticky bit, as /tmp has: others cannot rename there what is ours.
+    The folder and all folders above it must belong to the user or root, and others may not write there. A folder above
+    may be writable if it has the sticky bit, like /tmp: others cannot rename the user's files there.
     """
     for path in filter(Path.exists, (place, *place.parents)):
         found = path.stat()
@@ -170,9 +170,9 @@ def _verified(path: Path) -> int:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    """The library, through the descriptor that was verified where the system has names for those.
+    """The library, loaded through the verified descriptor where the system has names for descriptors.
 
-    It stays open: the loader knows a library by its name, so the number must not come to mean another file.
+    It stays open: the loader identifies a library by its name, so the number must not be reused for another file.
     """
     name = f"/proc/self/fd/{_verified(path)}"
     return ctypes.CDLL(name if os.path.exists(name) else str(path))
@@ -208,13 +208,13 @@ def build_cpu_kernels(again: bool = False) -> Path:
     place = cpu_build_folder()
     try:
         place = place.resolve()
-        _check_private(place)  # before anything is made there, and again when all of it is
+        _check_private(place)  # before anything is written there, and again afterwards
         for path in (*reversed(place.parents), place):
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
         _check_private(place)
         with _alone(place):
-            clean_temporary_files(place, shared=True)  # what a killed build left
+            clean_temporary_files(place, shared=True)  # leftovers of a killed build
             scratch = temporary_file_name(place / "kernels")
             scratch.mkdir(mode=0o700)
             try:
@@ -227,12 +227,12 @@ def build_cpu_kernels(again: bool = False) -> Path:
 
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[None]:
-    """Other processes that want the same kernels wait for these; the lock goes with its process."""
+    """Let only one process build these kernels while others wait; the lock ends with its process."""
     import fcntl
 
     lock = open_regular_file(place / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: then each builds its own
+        with contextlib.suppress(OSError):  # a file system without locks: each process builds its own
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
@@ -265,7 +265,7 @@ def _compile(scratch: Path, place: Path) -> Path:
 
 
 def _run(command: list[str], what: str) -> str:
-    """Nothing, or what went wrong, in one line; what takes too long is not tried again in another way."""
+    """Run a command: empty on success, else the failure in one line; a time-out raises, so no other flags are tried."""
     pipe = subprocess.PIPE
     # A session of its own: a compiler is several processes, and all of them must end.
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:

@@ -1,6 +1,6 @@
 """One decoding step on the CPU kernels: features, state and output in a single call, since a step is mostly overhead.
 
-A step that the kernel does not take (another type, device, backend or width, or a gradient to keep) gives None. The
+If the kernel rejects a step (another type, device, backend or width, or a gradient to keep), the result is None. The
 caller then takes its ordinary path, which also raises the errors. The kernel itself checks types, shapes, strides and
 LINNET_BACKEND; this file does not.
 """
@@ -47,7 +47,7 @@ class Stepper:
         self.packed: dict[int, bytes] = {}  # the kernel's `Step` for a number of threads
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is saved or sent to another process, where the addresses of this one mean nothing."""
+        """Drop the addresses, which mean nothing in a saved file or another process."""
         return self.__dict__ | {"packed": {}}
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State, *angles: Maybe) -> tuple[Tensor, State] | None:

@@ -12,7 +12,7 @@ from linnet.tasks.sentences import SentenceData, SentenceTask, sentence_head
 
 
 class GlueTask(SentenceTask):
-    """One task of GLUE, scored on its development set: the labels of its test set are secret."""
+    """One task of GLUE, scored on its development set: the labels of its test set are not public."""
 
     name: ClassVar[str]
     validates_on_test = True
@@ -50,13 +50,13 @@ class GlueTask(SentenceTask):
         return read_glue_splits(self.name.removeprefix("glue/"), self._path(), self.data.variant)
 
     def unlabeled(self, path: Path | None) -> LabeledTexts:
-        """The test set, whose labels are secret; of a part, its held-out texts."""
+        """The test set, whose labels are not public; for a part, its held-out texts."""
         if path is None and self.layout().part:
             return self.texts["test"]
         return read_glue_file(self.name.removeprefix("glue/"), path or self._path() / self.layout().test, labels=False)
 
 
 class GluePart(GlueTask):
-    """A part of a task whose other files are not at hand. Its score is called by the part's name."""
+    """A part of a task whose other files are unavailable. Its score carries the part's name."""
 
     validates_on_test = False

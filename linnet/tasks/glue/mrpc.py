@@ -1,4 +1,4 @@
-"""MRPC: do two sentences of the news say the same? Scored by F1 and accuracy."""
+"""MRPC: do two sentences from the news mean the same? Scored by F1 and accuracy."""
 
 from linnet.registry import TASK
 from linnet.tasks.glue.base import GlueTask

@@ -1,4 +1,4 @@
-"""LRA Image: classify a picture of 32 by 32 grey pixels, read as a sequence of 1,024 tokens."""
+"""LRA Image: classify an image of 32 by 32 grey pixels, read as a sequence of 1,024 tokens."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ class Image(LraTask):
 
     @staticmethod
     def places(data: LraData) -> dict[str, Path]:
-        """The folder of the pictures in LINNET_DATA."""
+        """The folder of the images in LINNET_DATA."""
         return {} if data.path is not None else {"path": default_image_path()}
 
     def read(self) -> dict[str, Sequences]:
-        """The pixels of each picture, row by row."""
+        """The pixels of each image, row by row."""
         data = self.data
         if data.context < PIXELS:
-            raise InputError(f"data.context is {data.context}: a picture has {PIXELS:,} pixels")
-        return read_lra_image(Path(data.path or default_image_path()), self.work("reading the pictures"))
+            raise InputError(f"data.context is {data.context}: an image has {PIXELS:,} pixels")
+        return read_lra_image(Path(data.path or default_image_path()), self.work("reading the images"))

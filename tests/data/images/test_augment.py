@@ -22,7 +22,7 @@ def test_draws_depend_on_seed_epoch_and_sample_alone():
 
 
 def test_draws_never_change():
-    """A new version of numpy or linnet must not change the pictures of a run that resumes."""
+    """A new version of numpy or linnet must not change the images of a run that resumes."""
     found = augment_draws(1, np.array([2]), np.array([3]))[0]
     np.testing.assert_allclose(found[:2], GOLDEN, rtol=0, atol=1e-15)
 

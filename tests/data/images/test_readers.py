@@ -1,4 +1,4 @@
-"""Every layout of pictures: digits, CIFAR-10, Fashion-MNIST, Dogs vs Cats and folders; and all that is refused."""
+"""Every layout of images: digits, CIFAR-10, Fashion-MNIST, Dogs vs Cats and folders; and all that is refused."""
 
 import gzip
 import hashlib
@@ -98,7 +98,7 @@ def test_damage_of_cifar10(tmp_path):
     (tmp_path / "b/test_batch.bin").write_bytes(b"\0" * 3000)
     one_line(lambda: read_cifar10(tmp_path / "b"), "test_batch.bin is cut short: it has 3,000 bytes")
     (tmp_path / "b/test_batch.bin").write_bytes(b"\x0b" + b"\0" * 3072)
-    one_line(lambda: read_cifar10(tmp_path / "b"), "test_batch.bin: the label of picture 1 is 11")
+    one_line(lambda: read_cifar10(tmp_path / "b"), "test_batch.bin: the label of image 1 is 11")
     one_line(lambda: read_cifar10(tmp_path / "nothing"), "nothing does not exist", "cifar-10-binary.tar.gz")
 
 
@@ -161,7 +161,7 @@ def classes(folder, count=10, **how):
 
 def test_a_folder_of_classes(tmp_path):
     folder = classes(tmp_path / "f")
-    (folder / "ant/notes.txt").write_text("not a picture")
+    (folder / "ant/notes.txt").write_text("not an image")
     found, ignored = read_folder(folder, FolderOptions(8))
     assert found.classes == ["ant", "bee"]
     assert ignored == 1
@@ -203,14 +203,14 @@ def test_what_is_not_read_names_its_file(tmp_path):
     check("mixed", lambda path: picture(path, "L"), "is grey, but", "is in color", "data.color=gray or data.color=rgb")
     check("deep", lambda path: PIL.fromarray(np.zeros((4, 4), np.uint16)).save(path), "more than 8 bits per channel")
     check("palette", lambda path: PIL.new("P", (4, 4)).save(path), "has mode P")
-    check("text", lambda path: path.write_text("hello"), "is not an intact PNG or JPEG picture")
-    check("empty", lambda path: path.write_bytes(b""), "is not an intact PNG or JPEG picture")
+    check("text", lambda path: path.write_text("hello"), "is not an intact PNG or JPEG image")
+    check("empty", lambda path: path.write_bytes(b""), "is not an intact PNG or JPEG image")
 
     def truncated(path):
         picture(path, size=(64, 64))
         path.write_bytes(path.read_bytes()[:2000])
 
-    check("short", truncated, "is not an intact PNG or JPEG picture")
+    check("short", truncated, "is not an intact PNG or JPEG image")
 
     def animated(path):
         frames = [PIL.new("RGB", (4, 4), color) for color in ("red", "blue")]
@@ -237,7 +237,7 @@ def test_folders_that_cannot_be_classes(tmp_path):
     one_line(lambda: read_folder(tmp_path / "none", FolderOptions(8)), tmp_path / "none", "has no folders")
     (tmp_path / "empty/ant").mkdir(parents=True)
     (tmp_path / "empty/bee").mkdir()
-    one_line(lambda: read_folder(tmp_path / "empty", FolderOptions(8)), tmp_path / "empty/ant", "has no pictures")
+    one_line(lambda: read_folder(tmp_path / "empty", FolderOptions(8)), tmp_path / "empty/ant", "has no images")
     picture(tmp_path / "one/ant/1.png")
     one_line(lambda: read_folder(tmp_path / "one", FolderOptions(8)), tmp_path / "one", "has one class, 'ant'")
     one_line(lambda: read_folder(tmp_path / "missing", FolderOptions(8)), "missing is not a folder")

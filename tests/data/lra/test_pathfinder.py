@@ -1,4 +1,4 @@
-"""Pathfinder: pictures follow the public rules, and their labels match the drawn paths."""
+"""Pathfinder: images follow the public rules, and their labels match the drawn paths."""
 
 import numpy as np
 import pytest

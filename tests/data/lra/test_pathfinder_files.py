@@ -42,14 +42,14 @@ def test_an_interrupted_set_is_continued(tmp_path):
 def test_other_pictures_are_not_mixed_in(tmp_path):
     write_pathfinder_files(tmp_path, 3, 0, 1)
     for count, seed in ((3, 1), (4, 0)):
-        with pytest.raises(InputError, match="holds other pictures"):
+        with pytest.raises(InputError, match="holds other images"):
             write_pathfinder_files(tmp_path, count, seed, 1)
     right = json.loads((tmp_path / ABOUT).read_text())
     unnamed = {key: value for key, value in right.items() if key != "rules"}
     changed = [{**right, key: value} for key, value in (("count", -5), ("shard", 0), ("seed", "0"), ("rules", ""))]
     for wrong in ({}, [], unnamed, *changed):
         (tmp_path / ABOUT).write_text(json.dumps(wrong))
-        with pytest.raises(InputError, match="does not describe pictures that this version of linnet generates"):
+        with pytest.raises(InputError, match="does not describe images that this version of linnet generates"):
             read_pathfinder_files(tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_files_that_another_process_is_writing_stay(tmp_path):
 
 @pytest.fixture
 def public(tmp_path):
-    """Three pictures in the layout of the public release, one of them an empty file."""
+    """Three images in the layout of the public release, one of them an empty file."""
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (3, 32, 32), dtype=np.uint8)
     for folder, names in (("0", ("sample_0.png", "sample_1.png")), ("7", ("sample_0.png",))):
@@ -142,7 +142,7 @@ def test_errors_in_the_public_layout_are_one_line(public):
     table = (folder / "metadata" / "7.npy").read_bytes()
     for damaged in (b"\x93NUMPY\x01", table.replace(b"}", b"{")):
         (folder / "metadata" / "0.npy").write_bytes(damaged)
-        with pytest.raises(InputError, match=r"0.npy is not a table of the pictures"):
+        with pytest.raises(InputError, match=r"0.npy is not a table of the images"):
             read_public_pathfinder_files(folder)
 
 
@@ -157,7 +157,7 @@ def test_two_copies_of_a_picture_or_labels_that_differ_are_refused(public):
     copy = folder / "imgs" / "old" / "0" / "sample_1.png"
     copy.parent.mkdir(parents=True)
     copy.write_bytes((folder / "imgs" / "0" / "sample_1.png").read_bytes())
-    with pytest.raises(InputError, match=r"0/sample_1.png exists twice: keep one copy of the pictures"):
+    with pytest.raises(InputError, match=r"0/sample_1.png exists twice: keep one copy of the images"):
         read_public_pathfinder_files(folder)
 
 

@@ -1,4 +1,4 @@
-"""Grey PNG pictures: readable by and from other libraries, with every row filter; damage is one line."""
+"""Grey PNG images: readable by and from other libraries, with every row filter; damage is one line."""
 
 import io
 
@@ -44,7 +44,7 @@ def test_what_another_program_writes(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: b"GIF89a" + data, "is not a PNG picture"),
+        (lambda data: b"GIF89a" + data, "is not a PNG image"),
         (lambda data: data[:40], "is cut short or damaged"),
         (lambda data: data[:-12], "is cut short or damaged"),
         (lambda data: data[:45] + bytes([data[45] ^ 1]) + data[46:], "is cut short or damaged"),

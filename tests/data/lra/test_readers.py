@@ -1,4 +1,4 @@
-"""Readers of Text, Image and Retrieval: the public layouts, as folders and archives, real data, and errors."""
+"""Readers of Text and Image: the public layouts, as folders and archives, real data, and errors."""
 
 import bz2
 import contextlib
@@ -7,7 +7,6 @@ import io
 import lzma
 import shutil
 import tarfile
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -189,7 +188,7 @@ def test_tables_of_reviews(tmp_path):
 
 @pytest.fixture
 def cifar(tmp_path):
-    """Six binary batches of four pictures."""
+    """Six binary batches of four images."""
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -219,7 +218,7 @@ def test_errors_in_pictures_are_one_line(cifar):
     for content, message in (
         (whole[:-1], r"test_batch.bin is cut short: it has 12,291 bytes, not a multiple of 3073"),
         (b"", r"test_batch.bin is cut short"),
-        (bytes([10]) + whole[1:], r"test_batch.bin: the label of picture 1 is 10: it must be 0 to 9"),
+        (bytes([10]) + whole[1:], r"test_batch.bin: the label of image 1 is 10: it must be 0 to 9"),
     ):
         last.write_bytes(content)
         with pytest.raises(InputError, match=message):
@@ -238,7 +237,7 @@ def test_grey_pictures_that_are_damaged(tmp_path):
     np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
     assert len(image.read_lra_image(tmp_path)["train"]) == 9
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(InputError, match="is not an intact file of grey pictures"):
+    with pytest.raises(InputError, match="is not an intact file of grey images"):
         image.read_lra_image(tmp_path)
     noise = np.random.default_rng(0).integers(0, 9, x.shape, np.uint8)
     np.savez_compressed(path, x_train=noise, y_train=y, x_test=noise, y_test=y)
@@ -248,126 +247,15 @@ def test_grey_pictures_that_are_damaged(tmp_path):
         with contextlib.suppress(InputError):
             image.read_lra_image(tmp_path)
     np.savez(path, x_train=x[:, :9], y_train=y, x_test=x, y_test=y)
-    with pytest.raises(InputError, match=r"pictures are uint8 \(10, 9\)"):
+    with pytest.raises(InputError, match=r"images are uint8 \(10, 9\)"):
         image.read_lra_image(tmp_path)
     np.savez(path, x_train=x, y_train=y + 1, x_test=x, y_test=y)
-    with pytest.raises(InputError, match="the label of picture 10 is 10"):
+    with pytest.raises(InputError, match="the label of image 10 is 10"):
         image.read_lra_image(tmp_path)
     for labels, kind in ((y + 0.5, "float64"), (y.astype(str), "<U")):
         np.savez(path, x_train=x, y_train=labels, x_test=x, y_test=y)
         with pytest.raises(InputError, match=f"labels are {kind}.*not whole numbers"):
             image.read_lra_image(tmp_path)
-
-
-@pytest.fixture
-def tables(tmp_path):
-    """The three public tables of pairs."""
-    for name in retrieval.NAMES.values():
-        (tmp_path / name).write_bytes(b"1.0\ta\tb\tpaper a\tpaper b\n0.0\ta\tc\tpaper a\tpaper c is long\n")
-    return tmp_path
-
-
-def test_pairs(tables):
-    splits = retrieval.read_retrieval(tables, 7)
-    pairs = splits["valid"]
-    assert pairs.labels.tolist() == [1, 0]
-    assert len(pairs.documents) == 3  # each kept once
-    assert pairs.pairs.tolist() == [[0, 1], [0, 2]]
-    ids, _ = pairs.documents.rows(pairs.pairs[1])
-    assert bytes((ids - 1).astype(np.uint8).ravel()) == b"paper apaper c"
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (b"1.0\ta\tb\tpaper\n", "line 3: it has 4 columns, not 5"),
-        (b"0.5\ta\tb\tx\ty\n", "line 3: the label is '0.5'"),
-        (b"2\ta\tb\tx\ty\n", "line 3: the label is 2: it must be 0 to 1"),
-        (b"1\ta\tb\tx\t\n", "line 3: a text is empty"),
-        (b"1\ta\tb\tx\t\x80\n", "line 3: the byte 0x80 is not UTF-8 text"),
-    ],
-)
-def test_errors_in_pairs_are_one_line(tables, row, message):
-    path = tables / "new_aan_pairs.eval.tsv"
-    path.write_bytes(path.read_bytes() + row)
-    with pytest.raises(InputError, match=message):
-        retrieval.read_retrieval(tables, 100)
-
-
-def test_only_the_first_bytes_of_a_paper_are_stored(tables):
-    """The public table has 147,086 pairs of whole papers."""
-    path = tables / "new_aan_pairs.train.tsv"
-    path.write_bytes(b"".join(b"%d\ta\tb\t%d %s\t%s\n" % (i % 2, i, b"x" * 50_000, b"y" * 50_000) for i in range(80)))
-    tracemalloc.start()
-    try:
-        assert len(retrieval.read_retrieval(tables, 100)["train"]) == 80
-        assert tracemalloc.get_traced_memory()[1] < path.stat().st_size / 8
-    finally:
-        tracemalloc.stop()
-
-
-def test_missing_pairs_say_what_to_get(tmp_path):
-    with pytest.raises(InputError, match=r"new_aan_pairs.train.tsv does not exist: .*lra_release.gz"):
-        retrieval.read_retrieval(tmp_path, 100)
-
-
-@pytest.fixture
-def citations(tmp_path):
-    """Two hundred papers, each citing the next ones; one without text."""
-    docs = "".join(f"P{i}\t{'' if i == 9 else f'paper {i}'}\n" for i in range(200))
-    (tmp_path / "docs.tsv.xz").write_bytes(lzma.compress(docs.encode()))
-    cites = "".join(f"P{i}\tP{(i + d) % 200}\n" for i in range(200) for d in (1, 2, 3, 4))
-    (tmp_path / "citations.tsv").write_text(cites)
-    return tmp_path
-
-
-def words(pairs: retrieval.Pairs) -> list[tuple[int, int]]:
-    """The numbers of the papers of each pair."""
-    ids, real = pairs.documents.rows(pairs.pairs.ravel())
-    names = [bytes((row[mask] - 1).astype(np.uint8)) for row, mask in zip(ids, real, strict=True)]
-    numbers = [int(name.removeprefix(b"paper ")) for name in names]
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-
-def test_no_paper_is_in_two_splits_and_labels_are_citations(citations):
-    splits = retrieval.read_small_retrieval(citations, 100)
-    seen: dict[int, str] = {}
-    for split, pairs in splits.items():
-        assert pairs.labels.mean() == 0.5
-        for (a, b), label in zip(words(pairs), pairs.labels, strict=True):
-            assert seen.setdefault(a, split) == seen.setdefault(b, split) == split
-            cites, cited = (b - a) % 200 in (1, 2, 3, 4), (a - b) % 200 in (1, 2, 3, 4)
-            assert cites if label else not cites and not cited and a != b
-    assert 9 not in seen
-    assert words(retrieval.read_small_retrieval(citations, 100)["train"]) == words(splits["train"])
-    assert words(retrieval.read_small_retrieval(citations, 100, seed=1)["train"]) != words(splits["train"])
-
-
-def test_the_second_paper_alone_does_not_tell_the_label(citations):
-    """Some papers are cited often and most never, so negatives are drawn in proportion to citations."""
-    cites = [(i, j) for i in range(200) for j in range(0, 200, 10) if (i * j + i + j) % 3 == 0]
-    (citations / "citations.tsv").write_text("".join(f"P{i}\tP{j}\n" for i, j in cites))
-    pairs = retrieval.read_small_retrieval(citations, 100)["train"]
-    found = words(pairs)
-    assert len(set(found)) == len(found)
-    assert all(a != b for a, b in found)
-    cited = {b for (_, b), label in zip(found, pairs.labels, strict=True) if label}
-    assert cited == {b for (_, b), label in zip(found, pairs.labels, strict=True) if not label}
-
-
-def test_errors_in_citations_are_one_line(citations):
-    (citations / "citations.tsv").write_text("P1\tQ2\n")
-    with pytest.raises(InputError, match=r"citations.tsv, line 1: 'Q2' is not an id in docs.tsv.xz"):
-        retrieval.read_small_retrieval(citations, 100)
-    (citations / "citations.tsv").write_text("P1\tP2\n")
-    with pytest.raises(InputError, match=rf"{citations}: no two papers of the \w+ split cite each other"):
-        retrieval.read_small_retrieval(citations, 100)
-    (citations / "citations.tsv").unlink()
-    with pytest.raises(InputError, match=r"citations.tsv does not exist: .* https://.* set data.path"):
-        retrieval.read_small_retrieval(citations, 100)
-    (citations / "docs.tsv.xz").write_bytes(lzma.compress(b"P1\tx\nP1\ty\n"))
-    with pytest.raises(InputError, match=r"docs.tsv.xz, line 2: the id 'P1' occurs twice"):
-        retrieval.read_small_retrieval(citations, 100)
 
 
 def test_without_data_the_error_says_what_to_get(monkeypatch, tmp_path):
@@ -381,7 +269,7 @@ def test_without_data_the_error_says_what_to_get(monkeypatch, tmp_path):
 
 
 def test_the_real_data(data_dir):
-    data_dir("imdb"), data_dir("cifar10-gray"), data_dir("aan-small")
+    data_dir("imdb"), data_dir("cifar10-gray")
     reviews = text.read_lra_text(text.default_text_path(), 4000)
     assert [len(reviews[split]) for split in ("train", "test")] == [25_000, 25_000]
     assert reviews["train"].labels.mean() == 0.5
@@ -389,8 +277,6 @@ def test_the_real_data(data_dir):
     pictures = image.read_lra_image(image.default_image_path())
     assert [len(s) for s in pictures.values()] == [45_000, 5_000, 10_000]
     assert np.bincount(pictures["test"].labels).tolist() == [1000] * 10
-    pairs = retrieval.read_small_retrieval(retrieval.default_retrieval_path(), 4000)
-    assert [len(p) for p in pairs.values()] == [2212, 224, 190]
 
 
 def test_what_unpacks_to_more_than_any_data_set_is_refused_in_one_line(tmp_path, monkeypatch):

@@ -347,7 +347,7 @@ def test_a_stop_in_pretraining_is_reported_and_resumes(config, tmp_path, monkeyp
     for key, other in (("pretrain_steps", "steps is 5, not 4"), ("seed", "seed is 5, not 0")):
         changed = re.sub(rf"^{key} = \d$", f"{key} = 5", text, flags=re.MULTILINE)
         (tmp_path / "part" / "config.toml").write_text(changed)
-        with pytest.raises(InputError, match=f"pretrain was started otherwise, now {other}: put it back"):
+        with pytest.raises(InputError, match=f"pretrain was started with other settings, now {other}: put it back"):
             resume_run(tmp_path / "part", QUIET)
     (tmp_path / "part" / "config.toml").write_text(text)
     assert not resume_run(tmp_path / "part", QUIET).pretraining
@@ -361,8 +361,8 @@ def test_a_stop_in_pretraining_is_reported_and_resumes(config, tmp_path, monkeyp
         ("listops", {"path": "nowhere", "count": None}, "basic_train.tsv does not exist: `linnet data listops"),
         ("listops", {"path": "nowhere", "count": 9}, "data.count is 9: it applies only to generated data"),
         ("text", {"count": 9}, "data.count is 9: it applies only to generated data, and these are read"),
-        ("image", {"context": 1000}, "data.context is 1000: a picture has 1,024 pixels"),
-        ("pathfinder", {"context": 1000}, "data.context is 1000: a picture has 1,024 pixels"),
+        ("image", {"context": 1000}, "data.context is 1000: an image has 1,024 pixels"),
+        ("pathfinder", {"context": 1000}, "data.context is 1000: an image has 1,024 pixels"),
         ("pathfinder", {"path": "nowhere"}, "nowhere has neither pathfinder.json nor imgs: Pathfinder32 is"),
         ("retrieval", {"path": None}, "data.path is not set: LRA Retrieval needs new_aan_pairs"),
     ],
