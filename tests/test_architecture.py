@@ -35,7 +35,7 @@ ARROWS = {
     "instruments": MODELS | {"figures"},
     "distributed": MODELS,
     "testing": MODELS | {"figures"},
-    "bench": MODELS | {"testing", "figures", "hf"},
+    "bench": MODELS | {"testing", "figures", "distributed", "hf"},
     "train": MODELS | {"data", "tasks", "instruments"},
     "report": MODELS | {"instruments", "figures", "bench"},
     "studies": MODELS | {"data", "tasks", "instruments", "figures", "train", "report", "bench", "hf"},

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from linnet.screen import Screen
 
 KINDS = ("ops", "model", "decode", "profile", "vision")
+ALONE = ("peers", "parallel")
 What = Annotated[
     list[str],
     typer.Argument(
         help="One or more of: ops (attention alone, every backend and other libraries), model (training steps of a "
         "small model, and one layer), decode (one more token), profile (where the time goes), vision (a "
         "image of 32 to 1,024 pixels; --lengths are then pixels). Or peers: linnet's "
-        "mechanisms against public implementations of the same, at 1,024 and 4,096 tokens.",
+        "mechanisms against public implementations of the same, at 1,024 and 4,096 tokens. Or parallel: one sequence "
+        "over 1 and 2 processes of one core each, and a model of more.",
         metavar="WHAT...",
     ),
 ]
@@ -64,8 +66,9 @@ def bench_command(
       linnet bench ops --only linear_attention --lengths 512,2048,8192
       linnet bench ops model decode profile --out benchmarks
       linnet bench peers --threads 1 --out benchmarks
+      linnet bench parallel --out benchmarks
     """
-    _check(what, quick, lengths, only, peers, compiled, out)
+    _check(what, quick, lengths, only, peers, compiled, threads)
 
     import torch
 
@@ -78,9 +81,12 @@ def bench_command(
     requested_backend()  # a wrong LINNET_BACKEND is reported before anything is measured
     if threads is not None:
         torch.set_num_threads(threads)
+    if what[0] in ALONE and out is not None:
+        _check_folder(out)
+    if what == ["parallel"]:
+        _parallel(Screen(quiet=json), _sizes(lengths), quick, only, out, json)
+        return
     if what == ["peers"]:
-        if out is not None:
-            _check_folder(out)
         _peers(Screen(quiet=json), _sizes(lengths), only, out, json)
         return
     sizes = _sizes(lengths)
@@ -119,18 +125,20 @@ def bench_command(
 
 
 def _check(
-    what: list[str], quick: bool, lengths: str | None, only: str, peers: bool, compiled: bool, out: Path | None
+    what: list[str], quick: bool, lengths: str | None, only: str, peers: bool, compiled: bool, threads: int | None
 ) -> None:
     """Raise for unknown names and for options that cannot be combined."""
     for name in what:
-        if name not in (*KINDS, "peers"):
-            raise unknown_name_error("benchmark", name, (*KINDS, "peers"))
+        if name not in (*KINDS, *ALONE):
+            raise unknown_name_error("benchmark", name, (*KINDS, *ALONE))
     if compiled and what != ["model"]:
         raise InputError("--compile works only with `linnet bench model`: ops and decoding steps are not compiled")
     if "profile" in what and lengths:
         raise InputError(f"--lengths is {lengths!r}: profile always uses the size of the bounds")
     if "peers" in what and (len(what) > 1 or quick or not peers):
         raise InputError("peers runs alone: it accepts only --lengths, --only, --threads, --out and --json")
+    if "parallel" in what and (len(what) > 1 or not peers or threads is not None):
+        raise InputError("parallel runs alone: it accepts only --lengths, --quick, --only, --out and --json")
 
 
 def _ops(sizes: list[int] | None, quick: bool, peers: bool, only: str) -> "Bench":
@@ -275,3 +283,47 @@ def _peers(screen: "Screen", lengths: list[int] | None, only: str, out: Path | N
     if table.rows:
         print_cli_table(table.columns, table.rows)
     print(bench_pairs_note(found))
+
+
+def _parallel(
+    screen: "Screen", lengths: list[int] | None, quick: bool, only: str, out: Path | None, json: bool
+) -> None:
+    """Measure one sequence over one and two processes, print the tables, and write them to a folder."""
+    from linnet.bench.parallel import CASES, ROUNDS, TOKENS, measure_parallel_bench
+    from linnet.bench.parallel_page import (
+        bench_parallel_fit,
+        bench_parallel_forecast,
+        bench_parallel_note,
+        bench_parallel_page,
+        bench_parallel_tables,
+    )
+    from linnet.storage import read_json_file, write_json_file
+
+    cases = [case for case in CASES if only in case]
+    if not cases:
+        raise InputError(f"--only is {only!r}: no model has {only!r} in its name")
+    file = None if out is None else out / "parallel.json"
+    before = read_json_file(file) if file is not None and file.exists() else None
+    given = None if lengths is None else ",".join(map(str, lengths))
+    command = shlex.join(["linnet", "bench", "parallel", *_given(quick, given, only, True, False, None)])
+    tokens = lengths or ((64, 128) if quick else TOKENS)
+
+    def keep(found: dict[str, Any]) -> None:
+        if file is not None and found["rows"]:
+            write_json_file(file, {**found, "command": command})
+            file.with_suffix(".md").write_text(bench_parallel_page({**found, "command": command}))
+
+    try:
+        work = screen.work("measuring one sequence over two processes")
+        found = measure_parallel_bench(cases, tokens, 1 if quick else ROUNDS, progress=work, keep=keep, before=before)
+    finally:
+        screen.close()
+    keep(found)
+    if json:
+        print_cli_json({**found, "command": command})
+        return
+    for table in (*bench_parallel_tables(found), bench_parallel_fit(found), bench_parallel_forecast(found)):
+        print(f"{table.title}:")
+        print_cli_table(table.columns, table.rows)
+        print()
+    print(bench_parallel_note(found))

@@ -209,7 +209,7 @@ def compare_model(group, causal, kind, overrides, spread):
     total = sum_over_sequence(mine, group) if not spread else None
     found = [getattr(p.grad, "full_tensor", lambda p=p: p.grad)() for p in model.parameters()]
     worst = max(difference(a, p.grad) for a, p in zip(found, whole.parameters(), strict=True))
-    return worst, 0.0 if total is None else float((total - loss).abs() / loss)
+    return worst, 0.0 if total is None else float((total - loss).detach().abs() / loss.detach())
 
 
 def measure_traffic(group, name, options, causal, N, kind="plain"):

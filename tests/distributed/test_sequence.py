@@ -20,6 +20,7 @@ MIXERS = {
     "hedgehog": {},
 }
 FORMS = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+OTHER_MODELS = [(True, "plain"), (False, "both"), (True, "segments"), (False, "padding")]
 EACH = pytest.mark.parametrize("name", MIXERS)
 
 
@@ -59,8 +60,7 @@ def test_equals_one_process_in_every_combination(workers, name, causal, kind, si
     assert_mixer_equals(workers, size, name, MIXERS[name], causal, kind, dtype, equal)
 
 
-@FORMS
-@pytest.mark.parametrize(("name", "size"), [("norm", 2), ("lln", 4)])
+@pytest.mark.parametrize(("name", "size", "causal"), [("norm", 2, False), ("lln", 4, True)])
 def test_contract_over_ranks(workers, name, size, causal):
     for failures, checks in workers.run(cases.check_contract, size, name, MIXERS[name], causal, (1, 7, 64)):
         assert not failures
@@ -76,8 +76,10 @@ def test_contract_of_every_mixer_over_ranks(workers, name, causal, size):
         assert not failures
 
 
-@FORMS
-@pytest.mark.parametrize("kind", ["plain", "both"])
+@pytest.mark.parametrize(
+    ("causal", "kind"),
+    [(True, "both"), (False, "plain"), *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHER_MODELS)],
+)
 def test_model_equals_one_process(workers, causal, kind):
     overrides = {"positions": "learned", "max_length": 64} if kind == "plain" else {}
     for worst, loss in workers.run(cases.compare_model, 4, causal, kind, overrides, False):
@@ -85,7 +87,7 @@ def test_model_equals_one_process(workers, causal, kind):
         assert loss <= 1e-10
 
 
-@pytest.mark.parametrize("kind", ["plain", "both"])
+@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.slow), "both"])
 def test_model_and_fsdp_share_a_mesh(workers, kind):
     for worst, _ in workers.run(cases.compare_model, 4, True, kind, {}, True):
         assert worst <= 1e-10
@@ -93,7 +95,7 @@ def test_model_and_fsdp_share_a_mesh(workers, kind):
 
 @EACH
 @FORMS
-@pytest.mark.parametrize("kind", ["plain", "both"])
+@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.slow), "both"])
 def test_traffic_does_not_depend_on_length(workers, name, causal, kind):
     options = {"max_length": 512} if name == "cosformer" else MIXERS[name]
     short, long = (workers.run(cases.measure_traffic, 2, name, options, causal, N, kind) for N in (96, 384))
