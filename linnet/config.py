@@ -193,6 +193,26 @@ class TrainConfig(Settings):
         return self
 
 
+class DistributedConfig(Settings):
+    """How a run that torchrun starts uses its ranks: "ddp" copies the model, "fsdp" cuts it.
+
+    `mesh` says how many ranks a run is made for: {replicate = 2, shard = 4} is 8 ranks, two copies cut in four. Without
+    it, any number will do. `activation_checkpointing` computes each block again in the backward pass instead of keeping
+    what is inside. `timeout` is how many seconds a rank waits for another one.
+    """
+
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    mesh: dict[Literal["replicate", "shard"], Annotated[int, Field(ge=1, le=2**20)]] = {}
+    activation_checkpointing: bool = False
+    timeout: Annotated[int, Field(ge=1, le=10**6)] = 1800
+
+    @model_validator(mode="after")
+    def _fits(self) -> "DistributedConfig":
+        if self.strategy == "ddp" and self.mesh.get("shard", 1) > 1:
+            raise ValueError(f"mesh.shard is {self.mesh['shard']}: only strategy 'fsdp' cuts a model")
+        return self
+
+
 class RunConfig(Settings):
     """A whole run; `model` holds a preset and any fields of `linnet.models.config.ModelConfig`.
 
@@ -205,12 +225,14 @@ class RunConfig(Settings):
     data: SerializeAsAny[DataSettings]
     model: dict[str, Any] = {"preset": "transnormer_t2_lm_small"}
     train: TrainConfig = TrainConfig()
+    distributed: DistributedConfig | None = None
 
 
 def parse_config(table: Mapping[str, Any]) -> RunConfig:
     """Parse a whole configuration; an error names the key."""
     table = {"task": DEFAULT_TASK, "data": {}, "train": {}, **table}
-    for name, cls in (("data", config_data_class(table["task"])), ("train", TrainConfig), ("model", None)):
+    tables: dict[str, type[Section] | None] = {"data": config_data_class(table["task"]), "model": None}
+    for name, cls in {**tables, "train": TrainConfig, "distributed": DistributedConfig}.items():
         if name in table:
             if not isinstance(table[name], Mapping):
                 raise InputError(f"{name} is {short_config_value(table[name])}: it must be a table, [{name}]")

@@ -66,10 +66,13 @@ class Output:
 
 
 class Screen:
-    """Progress on standard error: a bar on a terminal, plain lines elsewhere, nothing when `quiet`."""
+    """Progress on standard error: a bar on a terminal, plain lines elsewhere, only warnings when `quiet`.
 
-    def __init__(self, quiet: bool = False) -> None:
-        self.output = Output("stderr")
+    A `silent` one prints nothing: of the ranks of a run, one speaks.
+    """
+
+    def __init__(self, quiet: bool = False, silent: bool = False) -> None:
+        self.output, self.silent, quiet = Output("stderr"), silent, quiet or silent
         console = Console(file=cast(IO[str], self.output), highlight=False)
         self.quiet = quiet
         terminal = console.is_terminal and not quiet
@@ -87,7 +90,8 @@ class Screen:
 
     def warn(self, text: str) -> None:
         """Print a warning, even when quiet."""
-        self._print(f"linnet: warning: {text}")
+        if not self.silent:
+            self._print(f"linnet: warning: {text}")
 
     def work(self, what: str) -> Callable[[int, int], None]:
         """A function to call with (done, total) as work proceeds; its first call announces the work.

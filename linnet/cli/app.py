@@ -17,7 +17,8 @@ import typer
 from typer.main import get_command
 
 from linnet import __version__
-from linnet.errors import LinnetError
+from linnet.distributed.ranks import launched_ranks
+from linnet.errors import InputError, LinnetError
 
 # In the order of `linnet --help`.
 COMMANDS = (
@@ -26,6 +27,7 @@ COMMANDS = (
     *("data", "analyze", "report", "bench", "audit", "reproduce", "sweep", "list", "doctor"),
 )
 
+TRAINING = ("train", "resume", "finetune")  # what torchrun may start
 FEW_THREADS = 4096  # limits above this need no check
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 100})
@@ -72,7 +74,10 @@ def run_app(args: Sequence[str]) -> int:
         return _invoke(args[1:])
     try:
         _check_threads(args)
-        return _invoke(args)
+        _check_ranks(args)
+        code = _invoke(args)
+        launched_ranks().leave()
+        return code
     except LinnetError as error:
         return _fail(str(error), error.exit_code)
     except typer.TyperException as error:
@@ -121,11 +126,20 @@ def _check_threads(args: Sequence[str]) -> None:
             thread.join()
 
 
+def _check_ranks(args: Sequence[str]) -> None:
+    """Raise if torchrun has started a command that one process does."""
+    asks = {"--help", "--version"} & set(args)
+    if launched_ranks().launched and not asks and not any(args[:1] == [name] for name in TRAINING):
+        raise InputError(f"torchrun starts only {', '.join(TRAINING)}: run `linnet {shlex.join(args)}` without it")
+
+
 def _fail(message: str, code: int) -> int:
     from linnet.screen import forgiving_screen
 
+    message, code = launched_ranks().fail(" ".join(message.split()), code)
     with forgiving_screen("stderr"):
-        print("linnet:", " ".join(message.split()), file=sys.stderr)
+        if message:
+            print("linnet:", message, file=sys.stderr)
     return code
 
 
@@ -143,4 +157,7 @@ def main() -> None:
     _fill_standard_descriptors()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="surrogateescape")  # a folder's name that is not text is printed as it is
-    sys.exit(run_app(sys.argv[1:]))
+    code = run_app(sys.argv[1:])
+    if launched_ranks().joined:  # after a failure: the usual end would wait for threads that wait for other ranks
+        os._exit(code)
+    sys.exit(code)

@@ -1,13 +1,12 @@
 """`linnet finetune`: train a pretrained encoder, with a new head, on sentences or pairs."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from linnet.cli import Json
-from linnet.cli.train import DryRun, Sets, start_or_plan
+from linnet.cli.train import DryRun, Sets, train_in_folder
 
 Encoder = Annotated[Path, typer.Argument(help="A run of masked_lm, or a folder of `linnet export`.", metavar="RUN")]
 TaskName = Annotated[str, typer.Argument(help="glue/sst2, glue/..., or classify for your own file.", metavar="TASK")]
@@ -35,13 +34,12 @@ def finetune_command(
       linnet finetune runs/encoder classify --set data.path=my.tsv
     """
     from linnet.config import load_recipe_config
+    from linnet.distributed.ranks import launched_ranks
     from linnet.screen import Screen
-    from linnet.train.check import check_config_tables, check_out_folder
+    from linnet.train.check import check_config_tables
 
-    screen = Screen(quiet=json)
+    screen = Screen(quiet=json, silent=not launched_ranks().first)
     given = (f"task={task}", f"data.encoder={encoder.absolute()}", *(sets or ()))
     config = load_recipe_config("finetune", given, screen.warn)
     check_config_tables(config)
-    folder = out or Path("runs") / f"{task.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
-    check_out_folder(folder)
-    start_or_plan(config, folder, screen, dry_run, json)
+    train_in_folder(config, out, task.replace("/", "-"), screen, dry_run, json)

@@ -24,9 +24,16 @@ def resume_command(folder: Run, json: Json = False) -> None:
     """
     from linnet.train.check import check_and_read_config, check_config
 
-    check_config(check_and_read_config(folder))
+    config = check_and_read_config(folder)
+    check_config(config)
 
+    from linnet.distributed.ranks import launched_ranks
     from linnet.screen import Screen
+
+    ranks = launched_ranks()
+    if config.distributed is not None:
+        ranks.join(config.distributed.timeout)
+
     from linnet.train import run
 
-    print_outcome(run.resume_run(folder, Screen(quiet=json)), json)
+    print_outcome(run.resume_run(folder, Screen(quiet=json, silent=not ranks.first)), json)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli import Json, print_cli_json
+from linnet.errors import InputError
 
 if TYPE_CHECKING:
     from linnet.config import RunConfig
@@ -50,35 +51,51 @@ def train_command(
       linnet train recipes/stdlib.toml --dry-run
     """
     from linnet.config import config_recipe_path, load_recipe_config
+    from linnet.distributed.ranks import launched_ranks
     from linnet.screen import Screen
-    from linnet.train.check import check_config, check_out_folder
+    from linnet.train.check import check_config
 
-    screen = Screen(quiet=json)
+    screen = Screen(quiet=json, silent=not launched_ranks().first)
     config = load_recipe_config(recipe, (*(sets or ()), *(("data.skip_bad=true",) if skip_bad else ())), screen.warn)
     check_config(config)
-    folder = out or Path("runs") / f"{config_recipe_path(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    check_out_folder(folder)
-    start_or_plan(config, folder, screen, dry_run, json)
+    train_in_folder(config, out, config_recipe_path(recipe).stem, screen, dry_run, json)
 
 
-def start_or_plan(config: "RunConfig", folder: Path, screen: "Screen", dry_run: bool, json: bool) -> None:
-    """Do a new run and print its outcome, or print its plan only."""
+def train_in_folder(
+    config: "RunConfig", out: Path | None, name: str, screen: "Screen", dry_run: bool, json: bool
+) -> None:
+    """Do a new run in the folder `out`, or in one that is called after `name` and the time; or print its plan only."""
+    from linnet.distributed.ranks import launched_ranks
+    from linnet.train.check import check_out_folder
+
+    ranks = launched_ranks()
+    if config.distributed is not None:
+        ranks.join(config.distributed.timeout)
+    if ranks.restartable and out is None and not dry_run:
+        raise InputError("torchrun --max-restarts needs --out: a restarted run looks for its folder")
+    folder = out or Path(ranks.share(str(Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"))[0])
+    again = ranks.restarts > 0 and ranks.share("again" if (folder / "config.toml").exists() else "")[0]
+    if not again:
+        check_out_folder(folder)
     if dry_run:
         from linnet.train.dry_run import dry_run as plan
 
         print_plan(plan(config, screen), json)
-    else:
-        from linnet.train.run import start_run
+        return
+    from linnet.train.run import continue_run, start_run
 
-        print_outcome(start_run(config, folder, screen), json)
+    print_outcome((continue_run if again else start_run)(config, folder, screen), json)
 
 
 def print_outcome(outcome: "Outcome", json: bool) -> None:
-    """Print the outcome of a run; if a signal stopped it, exit with the code of that signal."""
+    """Print the outcome of a run, on one rank; if a signal stopped it, exit with the code of that signal."""
+    from linnet.distributed.ranks import launched_ranks
     from linnet.screen import forgiving_screen
 
     with forgiving_screen("stdout"):  # a closed pipe must not change the exit code of the training
-        if json:
+        if not launched_ranks().first:
+            pass
+        elif json:
             print_cli_json(outcome.summary())
         elif outcome.signal:
             part = " of pretraining" if outcome.pretraining else ""
@@ -91,7 +108,11 @@ def print_outcome(outcome: "Outcome", json: bool) -> None:
 
 
 def print_plan(plan: dict[str, Any], json: bool) -> None:
-    """Print the plan of a dry run."""
+    """Print the plan of a dry run, on one rank."""
+    from linnet.distributed.ranks import launched_ranks
+
+    if not launched_ranks().first:
+        return
     if json:
         print_cli_json(plan)
         return
@@ -104,3 +125,7 @@ def print_plan(plan: dict[str, Any], json: bool) -> None:
     for name, tokens in plan.get("corpora", {}).items():
         about = "about " if name in plan["estimated"] else ""
         print(f"# tokens of {name}:", ", ".join(f"{split} {about}{count:,}" for split, count in tokens.items()))
+    memory = dict(plan["memory"])
+    ranks, total = memory.pop("ranks"), memory.pop("total")
+    needs = ", ".join(f"{name} {size / 2**20:,.1f}" for name, size in memory.items() if size)
+    print(f"# estimated memory of each of {ranks} ranks: {total / 2**20:,.1f} MiB: {needs}")

@@ -1,13 +1,10 @@
-"""Runs over many processes: their ranks, and models that are spread over them. Rests on torch.distributed alone."""
+"""Runs over many processes: ranks, and models and sequences that are spread over them; on torch.distributed alone.
 
-from linnet.distributed.sequence import (
-    gather_sequence,
-    reduce_sequence_gradients,
-    scatter_sequence,
-    sequence_parallel,
-    sequence_parallel_model,
-    sum_over_sequence,
-)
+Public names load on first use: the command line asks for its rank before it imports torch.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __all__ = [
     "gather_sequence",
@@ -17,3 +14,9 @@ __all__ = [
     "sequence_parallel_model",
     "sum_over_sequence",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("linnet.distributed.sequence"), name)
+    raise AttributeError(f"module 'linnet.distributed' has no attribute {name!r}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from linnet.config import parse_config_section, short_config_value
 from linnet.errors import InputError, UnsupportedError
@@ -36,6 +37,7 @@ class Model(nn.Module):
     """logits (B,N,V) = model(ids (B,N), key_mask=None, segments=None); those of a classifier are (B, classes)."""
 
     blocks: Sequence[Block]
+    recompute = False  # compute each block again in the backward pass, instead of keeping what is inside
     tokenizer_file: Path | None = None  # of a model that was loaded from a folder
     _tokenizer: "Tokenizer | None" = None
     ranks: CutRanks | None = None  # the ranks that share the sequence, each of which has a slice of the tokens
@@ -138,7 +140,10 @@ class Model(nn.Module):
         """`encode` of tokens at `position` (N,) or (B,N)."""
         x = self._place(x, position)
         for block in self.blocks:
-            x = block(x, key_mask, segments)
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(block, x, key_mask, segments, use_reentrant=False)
+            else:
+                x = block(x, key_mask, segments)
         return self.final_norm(x)
 
     def logits(self, h: Tensor, select: Tensor | None = None) -> Tensor:

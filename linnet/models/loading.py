@@ -95,7 +95,10 @@ def weights_sha256_to_load(path: Path, warn: Callable[[str], None] | None = None
     if (path / "config.toml").is_file():
         checkpoint = _run_checkpoint(path, None, warn or _warn)
         manifest = read_json_file(checkpoint.path / "manifest.json")
-        return str(manifest["files"]["model.safetensors"]["sha256"])
+        if "shards" not in manifest:
+            return str(manifest["files"]["model.safetensors"]["sha256"])
+        parts = [part["sha256"] for name, part in sorted(manifest["shards"].items()) if name.startswith("model-")]
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
     load_model_config(path)  # raises if there is no model
     return str(read_json_file(path / "config.json").get("sha256"))
 

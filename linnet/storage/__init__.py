@@ -41,6 +41,7 @@ from linnet.storage.run import (
     seal_run_record,
     write_run_environment,
 )
+from linnet.storage.shards import Shard, save_sharded_checkpoint
 from linnet.storage.state import Position
 from linnet.storage.tensors import pack_tensors, unpack_tensors
 
@@ -54,6 +55,7 @@ __all__ = [
     "MetricsLog",
     "Position",
     "RunLock",
+    "Shard",
     "cache_folder",
     "check_run_links",
     "check_run_metrics",
@@ -76,6 +78,7 @@ __all__ = [
     "read_run_metrics",
     "read_text_file",
     "save_checkpoint",
+    "save_sharded_checkpoint",
     "seal_run_record",
     "temporary_file_name",
     "unpack_tensors",

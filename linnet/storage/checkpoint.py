@@ -1,6 +1,7 @@
 """Checkpoints: folders that are written atomically and verified before use.
 
-A checkpoint is a folder `step-N` of four files; its manifest holds the size and SHA-256 of the other three.
+A checkpoint is a folder `step-N` of four files; its manifest holds the size and SHA-256 of the other three. If several
+ranks have written it, there are several files of tensors (`linnet/storage/shards.py`); it is read like any other.
 Nothing in it depends on the time, so the same training state always gives the same bytes.
 """
 
@@ -10,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,20 @@ from linnet.storage.files import (
     temporary_file_name,
     write_new_file,
 )
-from linnet.storage.state import FORMAT, LARGEST, Entry, Manifest, Position, State, state_fault, unique_state_keys
+from linnet.storage.state import (
+    FORMAT,
+    LARGEST,
+    SHARDED_FORMAT,
+    Entry,
+    Manifest,
+    Position,
+    Rows,
+    ShardedManifest,
+    ShardEntry,
+    State,
+    state_fault,
+    unique_state_keys,
+)
 from linnet.storage.tensors import pack_tensors, unpack_tensors
 
 if TYPE_CHECKING:
@@ -88,44 +102,65 @@ def save_checkpoint(
             files[f"{part}.safetensors"] = write_new_file(temporary / f"{part}.safetensors", parts)
         files["state.json"] = write_new_file(temporary / "state.json", [state_json])
         manifest = {"format": FORMAT, "step": step, "files": files, "tied": tied}
-        write_new_file(temporary / MANIFEST, [_manifest(manifest)])
+        write_new_file(temporary / MANIFEST, [manifest_bytes(manifest)])
         sync_files_of_folder(temporary)
-        _publish(temporary, final)
+        publish_checkpoint(temporary, final)
         sync_files_of_folder(folder)
     return final
 
 
-def read_checkpoint(path: str | Path, optimizer: bool = True, model: bool = True) -> Checkpoint:
+def read_checkpoint(
+    path: str | Path,
+    optimizer: bool = True,
+    model: bool = True,
+    rows: Mapping[str, tuple[int, int]] | None = None,
+) -> Checkpoint:
     """Verify the wanted parts of a `step-N` folder before any tensor is parsed, then read them.
 
     For tensors that are not wanted, only the file size is checked. Damage, and content that linnet would not have
-    written, raises a CheckpointError that names the file.
+    written, raises a CheckpointError that names the file. Of a tensor that `rows` names, only these rows [start, stop)
+    are returned, and files of ranks that wrote none of them are not read.
     """
     path = Path(path)
     if path.is_symlink():  # what it leads to may change, and would not be removed with the run
         raise CheckpointError(f"{path} is a symbolic link")
-    manifest = _read_manifest(path)
-    entries: dict[str, Entry] = {name: getattr(manifest.files, name.split(".")[0]) for name in FILES}
-    wanted = {"model.safetensors": model, "optimizer.safetensors": optimizer, "state.json": True}
-    content = {name: _read_listed(path / name, entries[name], wanted[name]) for name in FILES}
+    manifest, rows = _read_manifest(path), rows or {}
+    parts = [part for part, wanted in (("model", model), ("optimizer", optimizer)) if wanted]
+    content = {file: _read_listed(path / file, entry, needed) for file, entry, needed in _listed(manifest, parts, rows)}
     tensors: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
-    for part in tensors:
-        name = f"{part}.safetensors"
-        try:
-            tensors[part] = unpack_tensors(content[name], getattr(manifest.tied, part)) if wanted[name] else {}
-        except LinnetError as error:
-            raise CheckpointError(f"{path / name} is whole, but was not written by linnet: {error}") from error
+    for part in parts:
+        if isinstance(manifest, Manifest):
+            file = f"{part}.safetensors"
+            whole = _unpacked(path / file, content[file], getattr(manifest.tied, part))
+            tensors[part] = {name: t[slice(*rows[name])] if name in rows else t for name, t in whole.items()}
+        else:
+            tensors[part] = _merged(path, manifest.of_part(part), content, rows)
     state = _state(path / "state.json", content["state.json"], manifest.step)
     return Checkpoint(path, manifest.step, tensors["model"], tensors["optimizer"], state)
 
 
-def newest_checkpoint(folder: str | Path, warn: Callable[[str], None], optimizer: bool = True) -> Checkpoint | None:
-    """The valid checkpoint of the highest step, or None; warns about each damaged one that it skips."""
-    for step in reversed(checkpoint_steps(folder)):
+def newest_checkpoint(
+    folder: str | Path,
+    warn: Callable[[str], None],
+    optimizer: bool = True,
+    rows: Mapping[str, tuple[int, int]] | None = None,
+    share: Callable[[str], list[str]] = lambda text: [text],
+) -> Checkpoint | None:
+    """The valid checkpoint of the highest step, or None; warns about each damaged one that it skips.
+
+    Ranks that each read other `rows` tell the others through `share` what is damaged, and all skip it.
+    """
+    steps: list[int] = json.loads(share(json.dumps(checkpoint_steps(folder)))[0])
+    for step in reversed(steps):
+        found, damage = None, ""
         try:
-            return read_checkpoint(Path(folder) / f"step-{step}", optimizer)
+            found = read_checkpoint(Path(folder) / f"step-{step}", optimizer, rows=rows)
         except CheckpointError as error:
-            warn(f"{error}; this checkpoint is skipped")
+            damage = str(error)
+        damage = next(filter(None, share(damage)), "")
+        if not damage:
+            return found
+        warn(f"{damage}; this checkpoint is skipped")
     return None
 
 
@@ -174,13 +209,13 @@ def prune_checkpoints(folder: str | Path, keep: set[int]) -> str:
     return next(filter(None, failures), "")
 
 
-def _manifest(content: dict[str, Any]) -> bytes:
+def manifest_bytes(content: dict[str, Any]) -> bytes:
     """The only valid bytes of a manifest with this content, including its own SHA-256."""
     own = hashlib.sha256(dump_json_file(content, MANIFEST)).hexdigest()
     return dump_json_file({**content, "sha256": own}, MANIFEST)
 
 
-def _publish(temporary: Path, final: Path) -> None:
+def publish_checkpoint(temporary: Path, final: Path) -> None:
     """Rename a finished folder; an older one of that name is set aside, restored on failure, and removed last."""
     aside = final.with_name(f".linnet-{final.name}.old")
     replaces = final.exists()
@@ -196,27 +231,88 @@ def _publish(temporary: Path, final: Path) -> None:
     remove_file(aside)
 
 
-def _read_manifest(path: Path) -> Manifest:
+def _listed(
+    manifest: Manifest | ShardedManifest, parts: Sequence[str], rows: Mapping[str, tuple[int, int]]
+) -> Iterator[tuple[str, Entry, bool]]:
+    """The files of a checkpoint besides its manifest, and whether one has anything that is wanted."""
+    if isinstance(manifest, Manifest):
+        for name in FILES:
+            yield name, getattr(manifest.files, name.split(".")[0]), name.split(".")[0] in (*parts, "state")
+        return
+    for name, entry in manifest.shards.items():
+        yield name, entry, name.split("-")[0] in parts and bool(_needed(entry, rows))
+    yield "state.json", manifest.state, True
+
+
+def _needed(entry: ShardEntry, rows: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """For each tensor of a file that is wanted, the rows of the whole tensor that the file contributes."""
+    found = {name: _overlap(piece, rows.get(name)) for name, piece in entry.tensors.items()}
+    return {name: (a, b) for name, (a, b) in found.items() if a < b or name not in rows}
+
+
+def _merged(
+    path: Path, shards: Mapping[str, ShardEntry], content: Mapping[str, bytearray], rows: Mapping[str, tuple[int, int]]
+) -> dict[str, Tensor]:
+    """The tensors that several files hold together, or the wanted rows of those that `rows` names."""
+    import torch
+
+    found: dict[str, Tensor] = {}
+    for file, entry in shards.items():
+        needed = _needed(entry, rows)
+        tensors = _unpacked(path / file, content[file], {}) if needed else {}
+        forms = {name: list(tensor.shape) for name, tensor in tensors.items()}
+        if needed and forms != {name: piece.own_shape for name, piece in entry.tensors.items()}:
+            raise CheckpointError(f"{path / file} is whole, but was not written by linnet: its tensors are others")
+        for name, (a, b) in needed.items():
+            piece = entry.tensors[name]
+            if piece.rows is None and name not in rows:
+                found[name] = tensors[name]
+                continue
+            start, stop = rows.get(name, (0, piece.shape[0]))
+            if name not in found:
+                found[name] = torch.empty(stop - start, *piece.shape[1:], dtype=tensors[name].dtype)
+            first = (piece.rows or [0])[0]
+            found[name][a - start : b - start] = tensors[name][a - first : b - first]
+    return found
+
+
+def _overlap(piece: Rows, wanted: tuple[int, int] | None) -> tuple[int, int]:
+    """The rows of a tensor that a file has and that are wanted (None: all); a single number counts as one row."""
+    first, last = piece.rows or (0, piece.shape[0] if piece.shape else 1)
+    return (first, last) if wanted is None else (max(first, wanted[0]), min(last, wanted[1]))
+
+
+def _unpacked(path: Path, content: bytearray, tied: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors of a file whose hash is right."""
+    try:
+        return unpack_tensors(content, tied)
+    except LinnetError as error:
+        raise CheckpointError(f"{path} is whole, but was not written by linnet: {error}") from error
+
+
+def _read_manifest(path: Path) -> Manifest | ShardedManifest:
     """The verified manifest of a checkpoint; raises unless the folder has exactly the files that it lists."""
     raw = _read(path / MANIFEST)
     try:
         content = json.loads(raw)
         del content["sha256"]
-        whole = raw == _manifest(content)
+        whole = raw == manifest_bytes(content)
     except (ValueError, TypeError, LookupError, RecursionError, LinnetError):
         whole = False
     if not whole:
         raise CheckpointError(f"{path / MANIFEST} is damaged")
     try:
-        manifest = Manifest(**content)
+        sharded = content.get("format") == SHARDED_FORMAT
+        manifest = ShardedManifest(**content) if sharded else Manifest(**content)
     except ValidationError as error:
         raise CheckpointError(
             f"{path / MANIFEST} is whole, but was not written by linnet: {state_fault(error)}"
         ) from error
     if path.name != f"step-{manifest.step}":
         raise CheckpointError(f"{path} is the checkpoint of step {manifest.step} under another name")
+    listed = FILES if isinstance(manifest, Manifest) else ("state.json", *manifest.shards)
     for found in sorted(path.iterdir()):
-        if found.name not in (MANIFEST, *FILES):
+        if found.name not in (MANIFEST, *listed):
             raise CheckpointError(f"{found} does not belong to this checkpoint")
     return manifest
 

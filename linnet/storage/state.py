@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 FORMAT = "linnet-checkpoint-1"
+SHARDED_FORMAT = "linnet-sharded-checkpoint-1"
 LARGEST = 1 << 26  # bytes of a manifest or a state
 
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
@@ -55,6 +56,71 @@ class Manifest(_Saved):
     step: Natural
     files: _Files
     tied: _Ties
+
+
+class Rows(_Saved):
+    """Which rows [start, stop) of a tensor of this shape a file has; None if all of it."""
+
+    shape: list[Natural]
+    rows: Annotated[list[Natural], Field(min_length=2, max_length=2)] | None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.rows is not None and not (self.shape and self.rows[0] < self.rows[1] <= self.shape[0]):
+            raise ValueError(f"rows {self.rows} are not those of a tensor of shape {self.shape}")
+        return self
+
+    @property
+    def own_shape(self) -> list[int]:
+        """The shape of what the file has."""
+        return self.shape if self.rows is None else [self.rows[1] - self.rows[0], *self.shape[1:]]
+
+
+class ShardEntry(Entry):
+    """A file of one rank: its size, its SHA-256 and its tensors."""
+
+    tensors: dict[str, Rows]
+
+
+ShardName = Annotated[str, Field(pattern=r"^(model|optimizer)-[0-9]{5,9}\.safetensors$")]
+
+
+class ShardedManifest(_Saved):
+    """The content of the `manifest.json` of a checkpoint that several ranks have written, besides its own SHA-256."""
+
+    format: Literal["linnet-sharded-checkpoint-1"]
+    step: Natural
+    state: Entry
+    shards: dict[ShardName, ShardEntry]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.state.size > LARGEST:
+            raise ValueError(f"state.json has {self.state.size:,} bytes: at most {LARGEST:,} are read")
+        for part in ("model", "optimizer"):
+            found: dict[str, list[Rows]] = {}
+            for shard in self.of_part(part).values():
+                for name, rows in shard.tensors.items():
+                    found.setdefault(name, []).append(rows)
+            for name, pieces in found.items():
+                _check_rows(name, pieces)
+        return self
+
+    def of_part(self, part: str) -> dict[str, ShardEntry]:
+        """The files of the model or of the optimizer."""
+        return {file: shard for file, shard in self.shards.items() if file.startswith(f"{part}-")}
+
+
+def _check_rows(name: str, pieces: list[Rows]) -> None:
+    """Raise unless the pieces of a tensor are all of it, each row once."""
+    end = 0
+    for piece in sorted(pieces, key=lambda piece: piece.rows or []):
+        start, stop = piece.rows or (0, piece.shape[0] if piece.shape else 1)
+        if piece.shape != pieces[0].shape or start != end:
+            raise ValueError(f"the parts of {name} do not fit together")
+        end = stop
+    if (pieces[0].rows is None and len(pieces) > 1) or end != (pieces[0].shape or [1])[0]:
+        raise ValueError(f"the parts of {name} are not all of it")
 
 
 class Position(_Saved):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from linnet.errors import InputError, LinnetError
-from linnet.storage.checkpoint import FILES, MANIFEST, checkpoint_steps, read_checkpoint
+from linnet.storage.checkpoint import checkpoint_steps, read_checkpoint
 from linnet.storage.files import one_line_file_errors, read_hashed_file, read_json_file, read_regular_file
 from linnet.storage.run import (
     LOCK,
@@ -57,8 +57,8 @@ def verify_checkpoints(folder: Path, load: Load) -> Iterator[tuple[Finding, Stat
         except LinnetError as error:
             yield Finding(name, False, str(error)), state
             continue
-        size = sum((path / file).stat().st_size for file in (*FILES, MANIFEST))
-        yield Finding(name, True, f"{len(FILES) + 1} files, {size:,} bytes"), state
+        sizes = [file.stat().st_size for file in path.iterdir()]
+        yield Finding(name, True, f"{len(sizes)} files, {sum(sizes):,} bytes"), state
 
 
 def verify_run_logs(folder: Path, states: list[State]) -> Iterator[Finding]:

@@ -45,6 +45,7 @@ class Task(ABC):
     scored: ClassVar[Literal["best", "last"]] = "last"  # the checkpoint that is scored; `rank` finds "best"
     validates_on_test: ClassVar[bool] = False  # True if a benchmark has no validation split of its own
     data: Any
+    share: tuple[int, int] = (0, 1)  # which rank reads, and of how many: its part of the rows of each training batch
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
@@ -168,8 +169,12 @@ class Task(ABC):
         """The metrics, given the sums of `measure` over a split or a part of it."""
 
     def train_batch(self, number: int) -> Batch:
-        """Batch `number` of the run, counted over all updates and micro-batches."""
-        return self.batch("train", *self.train_samples(number))
+        """Batch `number` of the run, counted over all updates and micro-batches; a rank reads its part of the rows."""
+        samples, epochs = self.train_samples(number)
+        rank, world = self.share
+        size = len(samples) // world
+        own = slice(rank * size, (rank + 1) * size)
+        return self.batch("train", samples[own], epochs[own])
 
     def train_samples(self, number: int) -> tuple[Indices, Indices]:
         """The samples of batch `number` of the run, and the epoch of each: a function of the seed and the number."""
@@ -191,30 +196,42 @@ class Task(ABC):
         stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any] | None:
         """The metrics of a whole split, or of `batches` batches of it (0: all); None if `stop` ends it early."""
-        if split not in SPLITS:
-            raise unknown_name_error("split", split, SPLITS)
         import torch
 
-        size, count = self.config.train.batch, self.count(split)
-        chosen = np.arange(count) if not 0 < batches * size < count else self.sample(split, batches * size)
+        chosen = self.evaluation_batches(split, batches)
         training = model.training
         model.eval()
         sums: Sums = {}
         try:
-            for start in range(0, len(chosen), size):
+            for number, indices in enumerate(chosen, 1):
                 if stop():
                     return None
-                indices = chosen[start : start + size]
-                batch = self.batch(split, indices, np.full_like(indices, EVALUATION))
-                for part in self.parts(task_batch_to_device(batch, device)):
+                for part in self.evaluation_parts(split, indices, device):
                     with torch.no_grad():
-                        found = self.measure(model, part)
-                    sums = {name: sums.get(name, 0) + found.get(name, 0) for name in {**sums, **found}}
+                        sums = add_task_sums(sums, self.measure(model, part))
                 if progress is not None:
-                    progress(start + len(indices), len(chosen))
+                    progress(number, len(chosen))
         finally:
             model.train(training)
         return self.metrics(split, sums)
+
+    def evaluation_batches(self, split: str, batches: int = 0) -> list[Indices]:
+        """The samples of each batch of an evaluation: of a whole split, or of `batches` batches of it."""
+        if split not in SPLITS:
+            raise unknown_name_error("split", split, SPLITS)
+        size, count = self.config.train.batch, self.count(split)
+        chosen = np.arange(count) if not 0 < batches * size < count else self.sample(split, batches * size)
+        return [chosen[start : start + size] for start in range(0, len(chosen), size)]
+
+    def evaluation_parts(self, split: str, samples: Indices, device: torch.device | str) -> list[Batch]:
+        """The parts of one batch of an evaluation, on the device."""
+        batch = self.batch(split, samples, np.full_like(samples, EVALUATION))
+        return self.parts(task_batch_to_device(batch, device))
+
+
+def add_task_sums(sums: Sums, more: Sums) -> Sums:
+    """The sums over two parts of a split; one may lack names that the other has."""
+    return {name: sums.get(name, 0) + more.get(name, 0) for name in {**sums, **more}}
 
 
 def task_tensors(arrays: Mapping[str, NDArray[Any]]) -> Batch:

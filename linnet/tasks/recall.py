@@ -81,10 +81,10 @@ class Recall(Task):
         train = self.config.train
         return train.steps * train.batch * train.accumulate if split == "train" else EVALUATED
 
-    def train_batch(self, number: int) -> Batch:
+    def train_samples(self, number: int) -> tuple[Indices, Indices]:
         """Samples in the order of their numbers, so they do not depend on the length of the run."""
         size = self.config.train.batch
-        return self.batch("train", number * size + np.arange(size), np.zeros(size, np.int64))
+        return number * size + np.arange(size), np.zeros(size, np.int64)
 
     def batch(self, split: str, samples: Indices, epochs: Indices) -> Batch:
         """`ids` (B,N), and for its K queries `select`, `targets` and the number of `pairs` in their sample, (K,)."""

@@ -5,17 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
 
 from linnet.config import TrainConfig
 from linnet.errors import InputError
-from linnet.models.backbone import Model
-
-
-def model_on_device(model: Model, train: TrainConfig, device: torch.device) -> tuple[Model, nn.Module]:
-    """The model that owns the weights, and the one to call. Only this function moves and wraps a model."""
-    model = model.to(device)
-    return model, torch.compile(model) if train.compile else model  # type: ignore[return-value]
 
 
 def pick_device(train: TrainConfig) -> torch.device:

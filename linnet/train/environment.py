@@ -1,5 +1,6 @@
 """Record and compare what the bits of a run depend on besides its configuration: versions, machine and data."""
 
+import json
 import os
 import platform
 import time
@@ -10,8 +11,10 @@ import numpy as np
 import torch
 
 from linnet import __version__
-from linnet.config import RunConfig
+from linnet.config import RunConfig, short_config_value
 from linnet.data.corpora import SPLITS
+from linnet.distributed.ranks import Ranks
+from linnet.errors import InputError
 from linnet.ops.backend import no_cpu_backend, no_triton_backend, requested_backend
 from linnet.ops.cpu.build import built_cpu_kernels
 from linnet.screen import Screen
@@ -63,6 +66,21 @@ def environment_state(config: RunConfig, data: Mapping[str, str]) -> dict[str, A
         "data": data,
         "settings": settings_to_check(config),
     }
+
+
+def compare_ranks(ranks: Ranks, config: RunConfig, data: Mapping[str, str]) -> None:
+    """Raise on every rank if one has another configuration, other data or another version than rank 0."""
+    tables = config.model_dump(mode="json", exclude={"data": set(config.data.paths())})
+    own = {f"{section}.{key}": value for section in ("data", "train") for key, value in tables.pop(section).items()}
+    own |= tables | {f"the data ({split})": digest for split, digest in data.items()}
+    own |= {name: version for name, version in environment_versions().items() if name != "machine"}
+    first, *others = map(json.loads, ranks.share(json.dumps(own)))
+    for rank, other in enumerate(others, 1):
+        for key in sorted({*first, *other}):
+            if first.get(key) != other.get(key):
+                ranks.settled = True
+                values = f"{short_config_value(other.get(key))}, on rank 0 {short_config_value(first.get(key))}"
+                raise InputError(f"the ranks differ: on rank {rank}, {key} is {values}")
 
 
 def _backend(device: str) -> dict[str, str | None]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from linnet.distributed.spread import own_part
 from linnet.errors import LinnetError
 
 
@@ -14,8 +15,8 @@ class NonFiniteError(LinnetError):
 
 
 def find_not_finite_tensors(tensors: Mapping[str, Tensor]) -> list[str]:
-    """The names of tensors with values that are not finite, in order."""
-    return [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
+    """The names of tensors with values that are not finite, in order; of a sharded one, this rank's part is read."""
+    return [name for name, tensor in tensors.items() if not bool(torch.isfinite(own_part(tensor)).all())]
 
 
 def find_not_finite_place(model: nn.Module, forward: Callable[[], object]) -> str:
@@ -44,7 +45,8 @@ def find_not_finite_place(model: nn.Module, forward: Callable[[], object]) -> st
 
 def find_not_finite_gradient(model: nn.Module) -> str:
     """The last parameter whose gradient is not finite: backward goes from the last to the first."""
-    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    gradients = {name: own_part(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+    gradients = {name: gradient for name, gradient in gradients.items() if gradient.numel()}
     bad = find_not_finite_tensors(gradients)
     if bad:
         return f"the gradient of {bad[-1]}"

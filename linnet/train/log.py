@@ -94,6 +94,35 @@ class RunLog:
                     self._board.add_scalar(f"{split}/{name}", value, record["step"])
 
 
+class NoLog(RunLog):
+    """The records of a rank that is not the first: it writes none."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen = screen
+
+    def step(self, step: int, loss: float, rate: float, left: float) -> None:
+        """Show nothing."""
+
+    def train(self, record: dict[str, Any], seconds: float, timing: dict[str, float], left: float) -> None:
+        """Record nothing."""
+
+    def evaluation(self, record: dict[str, Any], seconds: float) -> None:
+        """Record nothing."""
+
+    def instruments(self, record: dict[str, Any], seconds: float) -> None:
+        """Record nothing."""
+
+    def mark(self) -> dict[str, Any]:
+        """The mark of no records."""
+        return {}
+
+    def sync(self) -> None:
+        """Flush nothing."""
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
 def _forget_evaluation(path: Path, step: int) -> None:
     """Remove the records of the evaluation at one step, atomically."""
     records = read_run_metrics(path)

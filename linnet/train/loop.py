@@ -2,23 +2,30 @@
 
 The data, the masks and the dropout of an update are functions of the seed and of the update's number. So a checkpoint
 stores no random state, and a run that was stopped anywhere continues to the same bits.
+
+Many ranks do what one does: each reads its rows of a micro-batch, sums and gradients are those of all rows, and what
+ends a run (a signal, a number that is not finite) is agreed, so that all ranks stop after the same update.
 """
 
 import hashlib
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from linnet.config import RunConfig
+from linnet.distributed.ranks import Ranks
+from linnet.distributed.shards import load_shards
+from linnet.distributed.spread import spread_model
 from linnet.models.backbone import Model
 from linnet.models.loading import load_model_weights
 from linnet.storage import Checkpoint, Position
 from linnet.tasks.base import Batch, Task, task_batch_to_device
-from linnet.train.device import deterministic_device, device_precision, model_on_device, pick_device
+from linnet.train.device import deterministic_device, device_precision, pick_device
+from linnet.train.evaluating import evaluate_over_ranks
 from linnet.train.finite import NonFiniteError, find_not_finite_gradient, find_not_finite_place
 from linnet.train.log import RunLog
 from linnet.train.optim import (
@@ -34,19 +41,40 @@ from linnet.train.signals import Stop
 from linnet.train.watch import Watch
 
 
+class _Part(NamedTuple):
+    """A part of a micro-batch, the seed of its dropout, and its summed loss once it is known."""
+
+    batch: Batch
+    seed: int
+    loss: float = 0.0
+
+
 class Trainer:
     """Trains `model` on `task` and saves checkpoints in `folder/checkpoints`; `state` is stored in each of them."""
 
-    def __init__(self, config: RunConfig, task: Task, model: Model, folder: Path, state: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        task: Task,
+        model: Model,
+        folder: Path,
+        state: dict[str, Any],
+        ranks: Ranks | None = None,
+    ) -> None:
         self.config, self.train, self.task, self.state = config, config.train, task, state
-        self.saver = CheckpointSaver(folder / "checkpoints", config.train)
+        self.ranks = ranks or Ranks()
         self.device = pick_device(config.train)
-        self.model, self.forward = model_on_device(model, config.train, self.device)
+        self.model = model.to(self.device)
+        self.model.recompute = config.distributed is not None and config.distributed.activation_checkpointing
+        half = config.train.precision == "bfloat16"
+        self.spread = spread_model(self.model, self.ranks, config.distributed, self.device, half, config.train.compile)
+        self.saver = CheckpointSaver(folder / "checkpoints", config.train, self.ranks, self.spread.sharded)
         self.optimizer = make_optimizer(self.model, config.train)
         names = config.train.instruments
         self.watch = Watch(names, task, self.device) if names else None
         self.at = Position()
         self.stop = Stop()
+        self._part: _Part | None = None  # the newest part, or the first one whose loss is not finite
         self._saved: int | None = None
         self._clock = 0.0  # seconds of updates since the last record
         self._loading = 0.0  # the part of them spent loading batches
@@ -56,26 +84,28 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint; raises if it belongs to another model."""
-        load_model_weights(self.model, checkpoint.model, checkpoint.path)
+        load = load_shards if self.spread.sharded else load_model_weights
+        load(self.model, checkpoint.model, checkpoint.path)
         load_optimizer(self.model, self.optimizer, checkpoint.optimizer, checkpoint.step)
         self.at = checkpoint.position
         self._saved = self.at.step
 
     def run(self, log: RunLog) -> Stop:
         """Train to the end or until a signal arrives; either way, save the state after the last complete update."""
-        with self.stop as stop, deterministic_device(self.device), self.saver:
+        with self.stop, deterministic_device(self.device), self.saver:
             self.model.train()
             while True:
                 self.saver.check()
                 evaluated = self._due(self.train.eval_every) and self.at.evaluated != self.at.step
                 if evaluated:
                     evaluated = self._evaluate(log)
+                stopped = self._agree()
                 best = evaluated and self.at.step in self.at.best_steps
-                wanted = best or bool(stop) or self._due(self.train.save_every)
+                wanted = best or stopped or self._due(self.train.save_every)
                 if self.at.step and (evaluated or self._saved != self.at.step) and wanted:
                     self._save(log)
-                if stop or self.at.step >= self.train.steps:
-                    return stop
+                if stopped or self.at.step >= self.train.steps:
+                    return self.stop
                 done = self._timed_update(log)
                 if done and self.watch is not None and self._due(self.train.instrument_every):
                     self._measure(log, self.watch)
@@ -89,6 +119,12 @@ class Trainer:
         """Whether this step is a multiple of `every`, or the last step."""
         step = self.at.step
         return step == self.train.steps or bool(every and step and step % every == 0)
+
+    def _agree(self) -> bool:
+        """Whether a signal has stopped this rank or another one; the answer is the same on all of them."""
+        signal = int(self.ranks.most(self.stop.signal)[0])
+        self.stop.signal = self.stop.signal or signal
+        return bool(signal)
 
     def _timed_update(self, log: RunLog) -> bool:
         """Do an update, time it and record it; False if a signal arrived during it."""
@@ -121,10 +157,16 @@ class Trainer:
             if found is None:
                 return None
             loss, terms, tokens = loss + found[0], terms + found[1], tokens + found[2]
-        layers = optim_layer_norms(self.model, max(terms, 1))
-        norm = finish_optim_gradients(self.model, max(terms, 1), train.clip, train.clip_value)
+        if self.ranks.world > 1:
+            loss, *counts = self.ranks.sums(loss, terms, tokens)
+            terms, tokens = map(int, counts)
+            if not math.isfinite(loss):
+                self._raise_not_finite_loss(step)
+        count = max(terms, 1) / self.ranks.world
+        layers = optim_layer_norms(self.model, count)
+        norm = finish_optim_gradients(self.model, count, train.clip, train.clip_value)
         if not math.isfinite(norm):
-            raise NonFiniteError(
+            self._raise_not_finite(
                 f"step {step}: {find_not_finite_gradient(self.model)} is not finite; this step was not saved"
             )
         rate = scheduled_learning_rate(train, step)
@@ -150,33 +192,52 @@ class Trainer:
 
         Returns None if a signal arrived before its last part.
         """
+        last = (number + 1) % self.train.accumulate == 0  # micro-batch of the update
         start = time.perf_counter()
         parts = self.task.parts(task_batch_to_device(self.task.train_batch(number), self.device))
         self._loading += time.perf_counter() - start
         loss, terms, tokens = 0.0, 0, 0
-        for i, part in enumerate(parts):
-            if self.stop:
+        for i, batch in enumerate(parts):
+            if self._agree():
                 return None
-            more, count = self._add(part, loop_seed(self.config.seed, number, *([i] if i else [])), step)
+            own = (i, self.ranks.rank) if self.ranks.rank else (i,) if i else ()
+            part = _Part(batch, loop_seed(self.config.seed, number, *own))
+            with self.spread.accumulating(last and i == len(parts) - 1):
+                more, count = self._add(part, step)
             loss, terms = loss + more, terms + count
-            tokens += self.task.batch_tokens(part)
+            tokens += self.task.batch_tokens(batch)
         return loss, terms, tokens
 
-    def _add(self, batch: Batch, seed: int, step: int) -> tuple[float, int]:
+    def _add(self, part: "_Part", step: int) -> tuple[float, int]:
         """Add the gradients of a part of a micro-batch; returns its summed loss and the number of terms."""
-
-        def forward(model: nn.Module) -> tuple[Tensor, int]:
-            torch.manual_seed(seed)  # for dropout
-            with device_precision(self.train, self.device):
-                return self.task.loss(model, batch)
-
-        total, terms = forward(self.forward)
+        total, terms = self._loss(self.spread.forward, part)
         loss = float(total.detach())
-        if not math.isfinite(loss):
-            place = find_not_finite_place(self.model, lambda: forward(self.model))
-            raise NonFiniteError(f"step {step}: the loss is {loss}, first in {place}; this step was not saved")
+        if self._part is None or math.isfinite(self._part.loss):
+            self._part = part._replace(loss=loss)
+        if self.ranks.world == 1 and not math.isfinite(loss):
+            self._raise_not_finite_loss(step)
         total.backward()
         return loss, terms
+
+    def _loss(self, model: nn.Module, part: "_Part") -> tuple[Tensor, int]:
+        """The summed loss of a part, and the number of terms in the sum."""
+        torch.manual_seed(part.seed)  # for dropout
+        with device_precision(self.train, self.device):
+            return self.task.loss(model, part.batch)
+
+    def _raise_not_finite_loss(self, step: int) -> None:
+        """Raise, naming where the loss stops being finite; all ranks look, each at its own part."""
+        part = self._part
+        assert part is not None
+        place = find_not_finite_place(self.model, lambda: self._loss(self.model, part))
+        text = f"step {step}: the loss is {part.loss}, first in {place}; this step was not saved"
+        self._raise_not_finite("" if math.isfinite(part.loss) else text)
+
+    def _raise_not_finite(self, text: str) -> None:
+        """Raise on every rank the first of their texts; "" is that of a rank that has found nothing."""
+        found = next(filter(None, self.ranks.share(text)))
+        self.ranks.settled = True
+        raise NonFiniteError(found)
 
     def _record(self, log: RunLog, rate: float, norm: float, speed: float) -> None:
         """Show progress; every `log_every` steps, record the mean loss since the last record."""
@@ -206,10 +267,14 @@ class Trainer:
     def _evaluate(self, log: RunLog) -> bool:
         """Evaluate on the validation split and track the best step; False if a signal arrived during it."""
         start = time.perf_counter()
+        batches, forward = self.train.eval_batches, self.spread.forward
         with device_precision(self.train, self.device):
-            metrics = self.task.evaluate(
-                self.forward, "valid", self.train.eval_batches, self.device, stop=lambda: bool(self.stop)
-            )
+            if self.ranks.world == 1:
+                metrics = self.task.evaluate(forward, "valid", batches, self.device, stop=lambda: bool(self.stop))
+            else:
+                metrics = evaluate_over_ranks(
+                    self.task, self.model, "valid", batches, self.device, self.ranks, self.stop
+                )
         if metrics is None:
             return False
         if not math.isfinite(metrics["loss"]):

@@ -33,9 +33,14 @@ def memory_of_device(device: str) -> int:
     return min(found)
 
 
-def memory_lack(task: Task, config: ModelConfig, model: nn.Module, memory: int) -> str | None:
-    """Why a run does not fit into this many bytes, in one line; None if it may fit. `model` may be on meta."""
-    weights, batch = _weights(model), _activations(task, config)
+def memory_lack(
+    task: Task, config: ModelConfig, model: nn.Module, memory: int, ranks: int = 1, parts: int = 1
+) -> str | None:
+    """Why a run does not fit into this many bytes, in one line; None if it may fit. `model` may be on the meta device.
+
+    Each of `ranks` reads a part of the batch, and has one of so many `parts` of the model.
+    """
+    weights, batch = _weights(model) // parts, least_activations(task, config) // ranks
     if weights + batch <= memory:
         return None
     has = f"this machine has {memory / GIB:,.1f} GiB"
@@ -51,8 +56,8 @@ def memory_lack(task: Task, config: ModelConfig, model: nn.Module, memory: int) 
 
 
 def least_training_memory(task: Task, config: ModelConfig, model: nn.Module) -> int:
-    """The least number of bytes that training needs, besides the program itself."""
-    return _weights(model) + _activations(task, config)
+    """The bytes that training needs at the least, besides the program itself."""
+    return _weights(model) + least_activations(task, config)
 
 
 def _weights(model: nn.Module) -> int:
@@ -61,8 +66,8 @@ def _weights(model: nn.Module) -> int:
     return PER_PARAMETER * trained + sum(buffer.nbytes for buffer in model.buffers())
 
 
-def _activations(task: Task, config: ModelConfig) -> int:
-    """Bytes that the forward pass keeps for the backward pass: inputs of each branch, features, and the logits."""
+def least_activations(task: Task, config: ModelConfig) -> int:
+    """What the backward pass needs of the forward pass: the inputs of each branch, features, and the logits."""
     tokens, predicted = task.at_once()
     layer = config.width + (0 if config.ffn == "none" else config.width + config.ffn_width)
     options = [config.options.get(name, {}) for layer in config.layers for name in re.findall(r"\w+", layer)]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from linnet.config import TrainConfig
+from linnet.distributed.spread import own_part, whole_number
 from linnet.errors import LinnetError
 from linnet.models.backbone import Model
 
@@ -37,8 +38,11 @@ def load_optimizer(model: nn.Module, optimizer: AdamW, tensors: dict[str, Tensor
     left = dict(tensors)
     for name, parameter in model.named_parameters():
         found = {moment: left.pop(f"{moment}/{name}") for moment in MOMENTS if f"{moment}/{name}" in left}
+        part = own_part(parameter.detach())
+        if not part.numel() and found:  # a rank that has no row of it
+            found = {"exp_avg": part, "exp_avg_sq": part, **found}
         forms = {moment: (tuple(tensor.shape), tensor.dtype) for moment, tensor in found.items()}
-        own = (tuple(parameter.shape), parameter.dtype)
+        own = (tuple(part.shape), parameter.dtype)
         if (found or step) and forms != dict(zip(MOMENTS, (own, own, ((), torch.float32)), strict=True)):
             raise LinnetError(f"the checkpoint's optimizer does not fit this model: the state of {name} differs")
         if found and step is not None and float(found["step"]) != step:
@@ -46,25 +50,37 @@ def load_optimizer(model: nn.Module, optimizer: AdamW, tensors: dict[str, Tensor
                 f"the checkpoint's optimizer is not of step {step}: {name} has had {float(found['step']):g} updates"
             )
         if found:
-            optimizer.state[parameter] = {m: t.to(parameter.device, copy=True) for m, t in found.items()}
+            optimizer.state[parameter] = {m: _moment_like(parameter, t) for m, t in found.items()}
     if left:
         raise LinnetError(f"the checkpoint's optimizer does not fit this model: it has {min(left)}")
 
 
-def optim_layer_norms(model: Model, count: int) -> list[float]:
+def _moment_like(parameter: nn.Parameter, tensor: Tensor) -> Tensor:
+    """A copy of a moment, sharded like its parameter; the number of steps is whole."""
+    if own_part(parameter) is parameter or not tensor.dim():
+        return tensor.to(parameter.device, copy=True)
+    moment = torch.zeros_like(parameter.detach())
+    own_part(moment).copy_(tensor)
+    return moment
+
+
+def optim_layer_norms(model: Model, count: float) -> list[float]:
     """Gradient norms of the layers, from the first on, divided by the number of terms in the sum."""
     layers = [[p.grad for p in block.parameters() if p.grad is not None] for block in model.blocks]
-    norms = [float(nn.utils.get_total_norm(gradients, foreach=True)) for gradients in layers]
+    norms = [whole_number(nn.utils.get_total_norm(gradients, foreach=True)) for gradients in layers]
     return [norm / count for norm in norms]
 
 
-def finish_optim_gradients(model: nn.Module, count: int, clip: float, clip_value: float = 0.0) -> float:
+def finish_optim_gradients(model: nn.Module, count: float, clip: float, clip_value: float = 0.0) -> float:
     """Divide summed gradients by the number of terms, clip their norm and then each entry (0: no clipping).
+
+    Gradients that are means over ranks are divided by the number of terms per rank.
 
     Returns the norm before clipping.
     """
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    norm = float(nn.utils.get_total_norm(gradients, foreach=True)) / count
+    norm = whole_number(nn.utils.get_total_norm(gradients, foreach=True)) / count
+    gradients = [own_part(gradient) for gradient in gradients]
     factor = min(1.0, clip / norm) if clip and norm else 1.0
     torch._foreach_mul_(gradients, factor / count)
     if clip_value:

@@ -16,6 +16,9 @@ import torch
 
 from linnet.config import RunConfig, dump_config, short_config_value
 from linnet.data.corpora import SPLITS
+from linnet.distributed.ranks import Ranks, launched_ranks
+from linnet.distributed.shards import rows_of_rank
+from linnet.distributed.spread import check_spread, mesh_of_ranks
 from linnet.errors import InputError, LinnetError, unknown_name_error
 from linnet.models.backbone import Model, build_backbone_on_meta, count_backbone_parameters
 from linnet.models.config import ModelConfig
@@ -47,11 +50,18 @@ from linnet.train.check import (
     check_resumed_settings,
 )
 from linnet.train.device import device_precision, pick_device
-from linnet.train.environment import check_environment, compare_environment, describe_environment, environment_state
+from linnet.train.environment import (
+    check_environment,
+    compare_environment,
+    compare_ranks,
+    describe_environment,
+    environment_state,
+)
 from linnet.train.fresh import absolute_fresh_config, fresh_config
-from linnet.train.log import RunLog
+from linnet.train.log import NoLog, RunLog
 from linnet.train.loop import Trainer, loop_seed
 from linnet.train.memory import memory_lack, memory_of_device
+from linnet.train.optim import MOMENTS
 from linnet.train.pretraining import pretrained_encoder, pretraining_config, take_over_pretrained
 
 
@@ -59,7 +69,8 @@ class Run:
     """One run: its configuration, its task with the data, and its model, each created on first use and then kept.
 
     `cache` replaces the cache folder of the configuration, for data that are slow to prepare; a run that is only
-    `planned` leaves the slowest part out.
+    `planned` leaves the slowest part out. If torchrun has started
+    several `ranks`, each has a `Run` of its own; rank 0 alone writes the folder.
     """
 
     def __init__(
@@ -67,6 +78,8 @@ class Run:
     ) -> None:
         self.given, self.screen, self.cache = config, screen, cache
         self._folder, self._planned = folder, planned
+        self.ranks: Ranks = launched_ranks()
+        self.world = self.ranks.world  # a dry run plans for other numbers
 
     @property
     def folder(self) -> Path:
@@ -85,6 +98,7 @@ class Run:
                 made.prepare()
         finally:
             self.screen.close()
+        made.share = (self.ranks.rank, self.world)
         return made
 
     @cached_property
@@ -118,9 +132,10 @@ class Run:
     @property
     def lack(self) -> str | None:
         """Why this machine has too little memory for the run, if that is certain."""
-        return memory_lack(
-            self.task, self.model_config, self.skeleton, memory_of_device(pick_device(self.given.train).type)
-        )
+        memory = memory_of_device(pick_device(self.given.train).type)
+        how = self.given.distributed
+        parts = 1 if how is None else mesh_of_ranks(how, self.world)["shard"]
+        return memory_lack(self.task, self.model_config, self.skeleton, memory, self.world, parts)
 
     @cached_property
     def model(self) -> Model:
@@ -134,9 +149,12 @@ class Run:
             self.screen.say(line)
 
     def check(self) -> None:
-        """Prepare the data, and raise if the model does not fit them or cannot be built."""
-        self.task.check_model(self.model_config)
-        _ = self.skeleton
+        """Prepare the data, and raise if the model does not fit them or the ranks, or cannot be built."""
+        with self.ranks.in_turn():
+            self.task.check_model(self.model_config)
+        check_spread(self.skeleton, self.given.distributed, self.world, self.given.train.batch)
+        if self.ranks.world > 1:
+            compare_ranks(self.ranks, self.given, self.fingerprint)
 
     def check_memory(self) -> None:
         """Raise if the run certainly needs more memory than there is."""
@@ -153,15 +171,18 @@ class Run:
         self.check_memory()
         self.remark()
         _ = self.model  # before anything is written: it may not fit into memory
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise LinnetError(f"cannot write {folder}: {error.strerror}") from None
-        with RunLock(folder):
-            check_out_folder(folder)  # another process may have been faster
-            clean_temporary_files(folder)
-            write_text_file(folder / "config.toml", dump_config(self.config))
-            self._describe()
+        with contextlib.ExitStack() as locked:
+            if self.ranks.first:
+                try:
+                    folder.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise LinnetError(f"cannot write {folder}: {error.strerror}") from None
+                locked.enter_context(RunLock(folder))
+                check_out_folder(folder)  # another process may have been faster
+                clean_temporary_files(folder)
+                write_text_file(folder / "config.toml", dump_config(self.config))
+                self._describe()
+            self.ranks.share()
             return self._train()
 
     def resume(self) -> "Outcome":
@@ -171,14 +192,15 @@ class Run:
         if done is not None:
             return done
         check_environment(self.given)
-        with RunLock(folder):
-            self._warn(clean_temporary_files(folder, shared=True) or clean_temporary_files(folder / "checkpoints"))
+        with RunLock(folder) if self.ranks.first else contextlib.nullcontext():
+            if self.ranks.first:
+                self._warn(clean_temporary_files(folder, shared=True) or clean_temporary_files(folder / "checkpoints"))
             self.check()
             self.check_memory()
-            if (
-                not checkpoint_steps(folder / "checkpoints") or not (folder / "environment.json").exists()
-            ):  # it starts again
+            again = not checkpoint_steps(folder / "checkpoints") or not (folder / "environment.json").exists()
+            if self.ranks.first and again:  # it starts from the beginning
                 self._describe()
+            self.ranks.share()
             return self._train()
 
     def load(self, checkpoint: str = "last") -> Model:
@@ -231,8 +253,9 @@ class Run:
 
     def _train(self) -> "Outcome":
         """Train in a locked folder, from its newest checkpoint on."""
-        start, folder, config, screen = time.perf_counter(), self.folder, self.config, self.screen
-        checkpoint = newest_checkpoint(folder / "checkpoints", screen.warn)
+        start, folder, config, screen, ranks = time.perf_counter(), self.folder, self.config, self.screen, self.ranks
+        rows = rows_of_rank(self.skeleton, MOMENTS[:2], ranks, config.distributed)
+        checkpoint = newest_checkpoint(folder / "checkpoints", screen.warn, rows=rows, share=ranks.share)
         if checkpoint is None and checkpoint_steps(folder / "checkpoints"):
             raise LinnetError(f"{folder}: no checkpoint is intact; start again in another folder")
         if checkpoint is None and config.pretrain:
@@ -241,13 +264,14 @@ class Run:
                 return replace(before, folder=folder, pretraining=True, run=self)
         elif checkpoint is None and (encoder := pretrained_encoder(config)):
             screen.say(take_over_pretrained(self.model, encoder, screen.warn))
-        trainer = Trainer(config, self.task, self.model, folder, environment_state(config, self.fingerprint))
+        trainer = Trainer(config, self.task, self.model, folder, environment_state(config, self.fingerprint), ranks)
         if checkpoint is not None:
             check_resumed_settings(folder, checkpoint.state, config)
             check_loading_checkpoint(folder, checkpoint, config.task, self.model_config, screen.warn)
             check_resumed_data(folder, checkpoint.state.get("data") or {}, trainer.state["data"])
             check_run_metrics(folder / "metrics.jsonl", checkpoint.state.get("metrics"))
-            self._restore_tokenizer()
+            if ranks.first:
+                self._restore_tokenizer()
             compare_environment(checkpoint.state, trainer.state, screen)
             trainer.restore(checkpoint)
             if trainer.at.best_step not in (None, *checkpoint_steps(folder / "checkpoints")):
@@ -260,11 +284,15 @@ class Run:
             screen.warn(line)
         mark = None if checkpoint is None else checkpoint.state.get("metrics")
         del checkpoint  # its tensors have been copied, so this halves the memory
-        log = RunLog(folder, config.train, trainer.at.step, trainer.at.evaluated, screen, mark)
+        at = trainer.at
+        log = RunLog(folder, config.train, at.step, at.evaluated, screen, mark) if ranks.first else NoLog(screen)
         try:
-            stop = trainer.run(log)
+            ranks.share()
+            with ranks.training():
+                stop = trainer.run(log)
         finally:
             log.close()
+        ranks.share()
         return self._outcome(trainer.at, 0 if trainer.finished else stop.signal, start)
 
     def _pretrain(self) -> "Outcome":
@@ -351,6 +379,15 @@ def open_run(folder: str | Path, screen: Screen) -> Run:
 def start_run(config: RunConfig, out: str | Path, screen: Screen) -> Outcome:
     """Train from the beginning, in the new or empty folder `out`."""
     return Run(fresh_config(absolute_fresh_config(config)), Path(out), screen).start()
+
+
+def continue_run(config: RunConfig, folder: str | Path, screen: Screen) -> Outcome:
+    """Resume a run that torchrun has started again; raises if it was begun with another configuration."""
+    run = open_run(folder, screen)
+    changed = check_config_difference(run.given, fresh_config(absolute_fresh_config(config)))
+    if changed:
+        raise InputError(f"{folder} was started otherwise, now {changed}: name another folder")
+    return run.resume()
 
 
 def resume_run(folder: str | Path, screen: Screen) -> Outcome:

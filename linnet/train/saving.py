@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from linnet.config import TrainConfig
-from linnet.storage import Position, checkpoints_to_keep, prune_checkpoints, save_checkpoint
+from linnet.distributed.ranks import Ranks
+from linnet.distributed.shards import tensors_to_shard
+from linnet.storage import (
+    Position,
+    checkpoints_to_keep,
+    prune_checkpoints,
+    save_checkpoint,
+    save_sharded_checkpoint,
+)
 from linnet.train.finite import NonFiniteError, find_not_finite_tensors
 from linnet.train.log import RunLog
 
@@ -25,8 +33,9 @@ Tensors = dict[str, Tensor]
 class CheckpointSaver:
     """Saves the state of a run in `folder`, in the background if `train.save_async` and if memory allows a copy."""
 
-    def __init__(self, folder: Path, train: TrainConfig) -> None:
+    def __init__(self, folder: Path, train: TrainConfig, ranks: Ranks | None = None, sharded: bool = False) -> None:
         self.folder, self.train = folder, train
+        self.ranks, self.sharded = ranks or Ranks(), sharded
         self._copies: tuple[Tensors, Tensors] = ({}, {})  # kept, so that memory is claimed once
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -42,9 +51,18 @@ class CheckpointSaver:
             self.wait()
 
     def save(self, weights: Tensors, moments: Tensors, state: dict[str, Any], at: Position, log: RunLog) -> None:
-        """Save this state and the records so far; returns when the tensors may change again."""
+        """Save this state and the records so far; returns when the tensors may change again.
+
+        Of many ranks the first one writes, unless each has a part of the model: then all write, and all wait.
+        """
         self.wait()
         state, at = {**state, "position": at.model_dump(), "metrics": log.mark()}, at.model_copy(deep=True)
+        if self.sharded:
+            with self.ranks.listening():
+                self._write(weights, moments, state, at, log)
+            return
+        if not self.ranks.first:
+            return
         if not (self.train.save_async and self._copy(weights, moments)):
             self._write(weights, moments, state, at, log)
             return
@@ -91,12 +109,21 @@ class CheckpointSaver:
             self._error = error
 
     def _write(self, weights: Tensors, moments: Tensors, state: dict[str, Any], at: Position, log: RunLog) -> None:
-        """Write a checkpoint and remove those that the configuration does not keep."""
+        """Write a checkpoint, then remove those that the configuration does not keep."""
         bad = find_not_finite_tensors({**weights, **moments})
         if bad:
             raise NonFiniteError(f"step {at.step}: {bad[0]} is not finite; the checkpoint was not written")
         log.sync()
-        save_checkpoint(self.folder, at.step, weights, moments, state)
+        if self.sharded:
+            own = {"model": tensors_to_shard(weights, self.ranks), "optimizer": tensors_to_shard(moments, self.ranks)}
+            save_sharded_checkpoint(self.folder, at.step, own, state, self.ranks.rank, self.ranks.share)
+        else:
+            save_checkpoint(self.folder, at.step, weights, moments, state)
+        if self.ranks.first:
+            self._prune(at, log)
+
+    def _prune(self, at: Position, log: RunLog) -> None:
+        """Remove the checkpoints that the configuration does not keep."""
         rule = (self.train.keep_last, self.train.keep_every, self.train.keep_hours)
         best = {*at.best_steps, *([] if at.best_step is None else [at.best_step])}  # an earlier linnet had only this
         keep = checkpoints_to_keep(self.folder, at.step, best, *rule)

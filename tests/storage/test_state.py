@@ -13,7 +13,7 @@ from linnet.storage.checkpoint import (
     FILES,
     MANIFEST,
     CheckpointError,
-    _manifest,
+    manifest_bytes,
     newest_checkpoint,
     read_checkpoint,
     save_checkpoint,
@@ -58,7 +58,7 @@ def test_an_intact_manifest_with_wrong_content(tmp_path, change, named):
     path = save(tmp_path, 1)
     manifest = json.loads((path / MANIFEST).read_text())
     del manifest["sha256"]
-    (path / MANIFEST).write_bytes(_manifest({**manifest, **change}))
+    (path / MANIFEST).write_bytes(manifest_bytes({**manifest, **change}))
     refused(path, f"{path / MANIFEST} is whole, but was not written by linnet: {named}")
 
 
@@ -116,7 +116,7 @@ def rewrite(path, name, raw):
     manifest = json.loads((path / MANIFEST).read_text())
     del manifest["sha256"]
     manifest["files"][name] = {"sha256": hashlib.sha256(raw).hexdigest(), "size": len(raw)}
-    (path / MANIFEST).write_bytes(_manifest(manifest))
+    (path / MANIFEST).write_bytes(manifest_bytes(manifest))
 
 
 def test_keys_of_a_later_linnet_are_ignored(tmp_path):
@@ -181,5 +181,5 @@ def test_a_key_that_occurs_twice_is_refused(tmp_path):
     manifest = json.loads((path / MANIFEST).read_bytes())
     manifest["files"]["state.json"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     del manifest["sha256"]
-    (path / MANIFEST).write_bytes(_manifest(manifest))
+    (path / MANIFEST).write_bytes(manifest_bytes(manifest))
     refused(path, "a name occurs twice")

@@ -1,0 +1,117 @@
+"""A model spread over ranks by torch's own engines: DistributedDataParallel, or fully_shard (FSDP2).
+
+Both reduce gradients to their mean over the ranks. What an update needs is their sum, divided by the number of terms of
+all ranks, so the loop divides by the number of terms per rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linnet.config import DistributedConfig
+from linnet.distributed.ranks import Ranks
+from linnet.errors import InputError, UnsupportedError
+from linnet.models.backbone import Model
+
+
+class Spread:
+    """A model over the ranks of a run: `forward` is the module to call, `sharded` says whether each has only a part."""
+
+    def __init__(self, forward: nn.Module, sharded: bool = False) -> None:
+        self.forward, self.sharded = forward, sharded
+
+    @contextlib.contextmanager
+    def accumulating(self, last: bool) -> Iterator[None]:
+        """Around a forward and a backward pass: gradients cross ranks only in the last pass of an update."""
+        module: Any = getattr(self.forward, "_orig_mod", self.forward)  # of torch.compile
+        if self.sharded:
+            module.set_requires_gradient_sync(last)
+        alone = contextlib.nullcontext() if last or self.sharded or not hasattr(module, "no_sync") else module.no_sync()
+        with alone:
+            yield
+
+
+def mesh_of_ranks(config: DistributedConfig, world: int) -> dict[str, int]:
+    """How many ranks hold copies ("replicate") and how many hold parts ("shard"); their product is `world`."""
+    if config.mesh:
+        return {"replicate": config.mesh.get("replicate", 1), "shard": config.mesh.get("shard", 1)}
+    return {"replicate": world, "shard": 1} if config.strategy == "ddp" else {"replicate": 1, "shard": world}
+
+
+def check_spread(model: nn.Module, config: DistributedConfig | None, world: int, batch: int) -> None:
+    """Raise if the ranks, the mesh, the batch and the model (on any device) do not fit together."""
+    if config is None:
+        if world > 1:
+            raise InputError(f"torchrun started {world} ranks: set distributed.strategy=ddp or fsdp")
+        return
+    sizes = mesh_of_ranks(config, world)
+    if config.mesh and sizes["replicate"] * sizes["shard"] != world:
+        mesh = " x ".join(f"{name} {size}" for name, size in config.mesh.items())
+        has = f"torchrun started {world} ranks" if world > 1 else "without torchrun there is one rank"
+        raise InputError(f"distributed.mesh is {mesh}: {has}; leave it out to use any number of ranks")
+    if batch % world:
+        raise InputError(f"train.batch is {batch}: it must be a multiple of the number of ranks, {world}")
+    scalars = [name for name, parameter in model.named_parameters() if parameter.dim() == 0]
+    if config.strategy == "fsdp" and world > 1 and scalars:
+        raise UnsupportedError(f"distributed.strategy is 'fsdp': {scalars[0]} is a single number, which cannot be cut")
+
+
+def spread_model(
+    model: Model, ranks: Ranks, config: DistributedConfig | None, device: torch.device, half: bool, compiled: bool
+) -> Spread:
+    """Spread a model that every rank has built alike and that is on its device; a single rank keeps it as it is.
+
+    `half` computes the blocks of a sharded model in bfloat16, whose weights then cross ranks in that type.
+    """
+    if ranks.world == 1 or config is None:
+        return Spread(torch.compile(model) if compiled else model)  # type: ignore[arg-type]
+    if config.strategy == "fsdp":
+        _shard(model, ranks, config, device, half)
+        return Spread(torch.compile(model) if compiled else model, sharded=True)  # type: ignore[arg-type]
+    from torch.nn.parallel import DistributedDataParallel
+
+    inner: Any = torch.compile(model) if compiled else model
+    # Buffers are equal and never change; older versions of torch call this option otherwise.
+    names = inspect.signature(DistributedDataParallel).parameters
+    alone = {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
+    return Spread(DistributedDataParallel(inner, gradient_as_bucket_view=True, **alone))  # type: ignore[arg-type]
+
+
+def _shard(model: Model, ranks: Ranks, config: DistributedConfig, device: torch.device, half: bool) -> None:
+    """Cut each block, and then what is left, along the first axis of every parameter."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    sizes = mesh_of_ranks(config, ranks.world)
+    names = ("replicate", "shard") if sizes["replicate"] > 1 else ("shard",)
+    mesh = init_device_mesh(device.type, tuple(sizes[name] for name in names), mesh_dim_names=names)
+    # The rest stays in float32: it holds the residual stream and the norms, as autocast does in one process.
+    type_ = torch.bfloat16 if half else None
+    policy = MixedPrecisionPolicy(param_dtype=type_, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh)
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor; any other tensor as it is."""
+    local = getattr(tensor, "to_local", None)
+    return tensor if local is None else local()
+
+
+def whole_number(tensor: Tensor) -> float:
+    """A number that ranks hold together, or the number of an ordinary tensor."""
+    full = getattr(tensor, "full_tensor", None)
+    return float(tensor if full is None else full())
+
+
+def part_rows(rows: int, rank: int, world: int) -> tuple[int, int]:
+    """The rows [start, stop) of a sharded tensor that a rank has: equal parts, the last ones smaller or empty."""
+    size = -(-rows // world)
+    return min(rank * size, rows), min((rank + 1) * size, rows)

@@ -1,0 +1,115 @@
+"""Two and four real ranks train the curve of one process, stop and resume on another number, and fail in one line."""
+
+import json
+import signal
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from linnet.config import parse_config
+from linnet.models.loading import load_model
+from linnet.screen import Screen
+from linnet.storage import read_run_metrics
+from linnet.train.run import resume_run, start_run
+
+QUIET = Screen(quiet=True)
+TASKS = ("causal_lm", "masked_lm", "lra/listops", "classify")
+PLACES = [  # strategy, number of ranks and task
+    *(f"{strategy}2/{task}" for strategy in ("ddp", "fsdp") for task in TASKS),
+    *("ddp4/masked_lm", "ddp4/lra/listops", "fsdp4/causal_lm", "fsdp4/classify"),
+]
+TOLERANCE = 2e-5  # of a loss or a metric, relative
+NOISE = 5e-3  # of a gradient norm, relative to the largest, and of a weight: as between micro-batches of other sizes
+
+
+def of(task: str, encoder: Path) -> dict[str, str]:
+    return {"encoder": str(encoder)} if task == "classify" else {}
+
+
+def use(folder: Path, **distributed) -> None:
+    """Write other settings of [distributed] into the configuration of a run."""
+    table = tomllib.loads((folder / "config.toml").read_text())
+    (folder / "config.toml").write_text(tomli_w.dumps({**table, "distributed": distributed}))
+
+
+@pytest.fixture(scope="module")
+def runs(settings, launch, tmp_path_factory) -> Path:
+    """Every run of these tests: `one/TASK`, `ddp2/TASK`, `fsdp4/TASK`, ..., and runs that changed their ranks."""
+    top = tmp_path_factory.mktemp("runs")
+    encoder = top / "one" / "masked_lm"
+    for task in ("masked_lm", *TASKS):
+        if not (top / "one" / task).exists():
+            start_run(parse_config(settings(task, **of(task, encoder))), top / "one" / task, QUIET)
+
+    def jobs(world: int) -> list[dict]:
+        return [
+            {"folder": top / place, "config": settings(task, place.split(str(world))[0], **of(task, encoder))}
+            for place in PLACES
+            for where, _, task in [place.partition("/")]
+            if where.endswith(str(world))
+        ]
+
+    half = {"folder": top / "mesh", "config": settings("causal_lm", "fsdp", mesh={"replicate": 2, "shard": 2})}
+    stopped = [
+        {"folder": top / name, "config": settings("causal_lm", name[:-1]), "disturb": (1, "signal", 3)}
+        for name in ("ddp-", "fsdp-", "fsdp=")
+    ]
+    ends = launch(2, [*jobs(2), *stopped])
+    assert [end["signal"] for end in ends] == [0] * 8 + [signal.SIGTERM] * 3
+    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [3] * 3
+    use(top / "ddp-", strategy="fsdp", activation_checkpointing=True)
+    use(top / "fsdp-", strategy="ddp")
+    ends = launch(4, [*jobs(4), half, {"folder": top / "ddp-"}, {"folder": top / "fsdp-"}])
+    assert [end["step"] for end in ends] == [6, 3, 6, 6, 6, 6, 6]
+    assert resume_run(top / "fsdp=", QUIET).step == 6
+    return top
+
+
+def numbers(value: object) -> list[float]:
+    if isinstance(value, dict):
+        return [x for key in sorted(value) for x in numbers(value[key])]
+    if isinstance(value, list):
+        return [x for each in value for x in numbers(each)]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
+def check_same(folder: Path, one: Path) -> None:
+    """The records, the evaluations and the weights of two runs agree."""
+    found, wanted = (read_run_metrics(path / "metrics.jsonl") for path in (folder, one))
+    assert [(r["step"], r["split"]) for r in found] == [(r["step"], r["split"]) for r in wanted]
+    for a, b in zip(found, wanted, strict=True):
+        for key, value in a.items():
+            expected, tolerance = numbers(b[key]), NOISE if "grad" in key else TOLERANCE
+            scale = max(map(abs, expected), default=0.0)  # the norm of all gradients, beside those of the layers
+            assert numbers(value) == pytest.approx(expected, rel=tolerance, abs=tolerance * scale), (key, a["step"])
+    ours, theirs = load_model(folder).state_dict(), load_model(one).state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, weight in ours.items():
+        assert float((weight - theirs[name]).abs().max()) <= NOISE, name
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_many_ranks_train_the_curve_of_one(runs, place):
+    check_same(runs / place, runs / "one" / place.partition("/")[2])
+
+
+@pytest.mark.parametrize("name", ["mesh", "ddp-", "fsdp-", "fsdp="])
+def test_a_run_goes_on_with_other_ranks_and_another_strategy(runs, name):
+    """Sharded copies; then two ranks, stopped by a signal to one of them, resumed by four or by one."""
+    check_same(runs / name, runs / "one" / "causal_lm")
+
+
+def test_copies_are_saved_as_by_one_process(runs):
+    files = {path.name for path in (runs / "ddp2/causal_lm/checkpoints/step-6").iterdir()}
+    assert files == {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}
+
+
+def test_parts_are_saved_by_their_ranks(runs):
+    path = runs / "fsdp4/causal_lm/checkpoints/step-6"
+    names = {f"{part}-{rank:05}.safetensors" for part in ("model", "optimizer") for rank in range(4)}
+    assert {file.name for file in path.iterdir()} == names | {"state.json", "manifest.json"}
+    shards = json.loads((path / "manifest.json").read_text())["shards"]
+    rows = [shard["tensors"]["embedding.weight"]["rows"] for name, shard in shards.items() if name.startswith("model")]
+    assert [stop for _, stop in rows[:-1]] == [start for start, _ in rows[1:]]
