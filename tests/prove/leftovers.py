@@ -6,17 +6,22 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
+
 from linnet.cli.app import run_app
 from linnet.train.run import start_run
 from tests.prove.promise import Trials, promise
 from tests.prove.runs import QUIET, child, ended, kill_child, small_run
+from tests.storage.faults import fail_at, kill
+
+CALLS = 60  # the first system calls of a command, among which one is drawn
 
 
 @promise(
     "3b",
     "What a killed command leaves, the next one removes at once, and its result is the usual one.",
-    "20 SIGKILLs at random moments of each of `report`, `export`, `analyze` and `bench`, then the command to its end: "
-    "no temporary file is left, and an export has the bytes of an undisturbed one.",
+    "20 SIGKILLs of each of `report`, `export`, `analyze` and `bench`, half of them at random moments, half at random "
+    "system calls, then the command to its end: no temporary file is left, and an export has the usual bytes.",
 )
 def killed_commands_leave_nothing(trials: Trials) -> None:
     """20 kills of each command."""
@@ -38,12 +43,16 @@ def killed_commands_leave_nothing(trials: Trials) -> None:
         shutil.rmtree(place)
         place.mkdir()
         kills = 0
-        for _ in range(200):
-            if kills == trials.number(20, 3):
+        for tried in range(200):
+            if kills == trials.number(20, 4):
                 break
-            pid = child(lambda name=name: run_app(commands[name]))
-            if ended(pid, usual * rng.uniform(0.05, 1.0)) is None:
+            inside = tried % 2 == 0  # most of the time is not spent writing, so half of the kills are system calls
+            call = rng.randrange(CALLS) if inside else None
+            pid = child(lambda name=name, call=call: _killed(commands[name], call))
+            status = ended(pid, 600 if inside else usual * rng.uniform(0.05, 1.0))
+            if status is None:
                 kill_child(pid)
+            if status is None or os.WIFSIGNALED(status):
                 kills += 1
             elif name == "export":
                 shutil.rmtree(place / "model")
@@ -56,6 +65,14 @@ def killed_commands_leave_nothing(trials: Trials) -> None:
         for _ in range(kills):
             trials.check(code == 0 and not left and same, f"{name}: code {code}, left {left}, the usual result: {same}")
         shutil.rmtree(place)
+
+
+def _killed(command: list[str], call: int | None) -> int:
+    """Run a command that dies at one of its system calls that change the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        if call is not None:
+            fail_at(patch, call, kill)
+        return run_app(command)
 
 
 def _contents(place: Path) -> dict[str, bytes]:
