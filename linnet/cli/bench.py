@@ -19,7 +19,7 @@ What = Annotated[
     list[str],
     typer.Argument(
         help="One or more of: ops (attention alone, every backend and other libraries), model (training steps of a "
-        "small model, and one layer), decode (one more token), profile (where the time goes), vision (a "
+        "small model, and one layer), decode (one more token), profile (where the time goes), vision (an "
         "image of 32 to 1,024 pixels; --lengths are then pixels). Or peers: linnet's "
         "mechanisms against public implementations of the same, at 1,024 and 4,096 tokens. Or parallel: one sequence "
         "over 1 and 2 processes of one core each, and a model of more.",
