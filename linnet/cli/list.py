@@ -72,7 +72,7 @@ COLUMNS = {
         "kind": "kind",
         "scales": "scales",
         "runs": "runs",
-        "core_hours": "core-hours on a CPU",
+        "core_hours": "estimated core-hours",
         "paper": "paper",
     },
 }
@@ -92,7 +92,8 @@ def list_command(
     """List attention mechanisms, models, tasks, recipes, studies and more.
 
     create_mixer, create_model, recipes, `linnet train` and `linnet reproduce` accept the names in the first column. For
-    a study, `runs` and `core_hours` (null if unknown) refer to its CPU scale.
+    a study, `runs` and `core_hours` refer to its CPU scale: the time of all its runs, measured where they are recorded,
+    else 6 * parameters * tokens at 2e10 per second and core, and null if nothing is trained.
 
     \b
     Examples:

@@ -65,7 +65,7 @@ class Study(ABC):
     item: ClassVar[str]  # such as "Table 4"
     scales: ClassVar[Collection[str]]
     picture: ClassVar[str]  # what the figure shows, for readers who cannot see it
-    core_hours: ClassVar[float | None] = None  # time of all runs at the CPU scale, if known
+    core_hours: ClassVar[float | None] = None  # time of all planned runs at the CPU scale, if known
     keeps_records: ClassVar[bool] = True
     fields: ClassVar[frozenset[str]] = frozenset()  # the fields of every record of this kind
 
@@ -106,7 +106,12 @@ class Study(ABC):
         """The study in `linnet list studies`; `runs` and `core_hours` are those of its first scale."""
         scales = list(self.scales)
         about = {"name": self.name, "kind": self.kind, "paper": self.paper, "item": self.item, "title": self.title}
-        return {**about, "scales": scales, "runs": len(self.runs(scales[0])), "core_hours": self.core_hours}
+        hours = self.estimated_core_hours(scales[0])
+        return {**about, "scales": scales, "runs": len(self.runs(scales[0])), "core_hours": hours}
+
+    def estimated_core_hours(self, scale: str) -> float | None:
+        """The time of all planned runs on CPU cores: as stated; None if it is not known."""
+        return self.core_hours
 
     def command(self, scale: str) -> str:
         """The command that makes the records."""

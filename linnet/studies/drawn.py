@@ -21,6 +21,7 @@ class Drawn(Study):
     kind = "drawn"
     scales = ("cpu",)
     keeps_records = False
+    core_hours = 0.0  # those of its sources are theirs
     sources: ClassVar[tuple[str, ...]]  # names of studies
 
     @abstractmethod

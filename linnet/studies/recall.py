@@ -22,7 +22,7 @@ class RecallStudy(Trained):
     title = "Recall of key-value pairs: every causal mechanism"
     paper, item = "linnet", "recall"
     picture = "accuracy against the number of pairs"
-    core_hours = 1.3
+    core_hours = 1.4
     scales: ClassVar = {"cpu": Scale("recall")}
     rows = tuple(Row(name, None, (f'model.layers=["diag", "{name}"]',), seeds=3) for name in CAUSAL)
 

@@ -29,6 +29,7 @@ from linnet.train.run import Outcome, Run, resume_run, start_run
 from linnet.train.size import size_in_tokens, size_in_updates
 
 PEAK, UTILIZATION = 312e12, 0.3  # of an A100: operations per second in bfloat16, and the share that training reaches
+CORE = 2e10  # operations per second of training on a CPU core; the committed runs reached 4e9 to 9e10
 
 
 class Row(NamedTuple):
@@ -130,6 +131,13 @@ class Trained(Study):
     def dry_run(self, scale: str, only: Sequence[str] = (), seeds: int | None = None) -> list[Planned]:
         """Size, tokens, steps and estimated GPU hours of each run."""
         return [_planned_run(run) for run in self.study_runs(scale, seeds, only)]
+
+    def estimated_core_hours(self, scale: str) -> float | None:
+        """As stated from the records; else six operations per parameter and token, at the usual speed of one core."""
+        if self.core_hours is not None:
+            return self.core_hours
+        hours = sum(6 * run.parameters * run.tokens for run in self.dry_run(scale)) / CORE / 3600
+        return float(f"{hours:.2g}")
 
     def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
         """Do the missing runs; returns the signal that stopped it, or 0.
