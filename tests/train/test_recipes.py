@@ -62,6 +62,8 @@ def test_every_recipe_builds(name, data, data_dir, tmp_path):
         getattr(config.data, "corpus", "none")
     )
     path = str(data) if name == "lra/retrieval" else path
+    if getattr(config.data, "corpus", None) == "enwik8":
+        data_dir("enwik8")
     if name in PICTURES:
         data_dir(PICTURES[name])
     if getattr(config.data, "source", None) == "folder":
