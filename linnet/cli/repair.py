@@ -33,6 +33,6 @@ def repair_command(folder: Run, json: Json = False) -> None:
     if done.failure:
         print(done.failure)
     if done.steps:
-        print(f"whole: step {', '.join(map(str, done.steps))}; `linnet resume {folder}` goes on from the newest")
+        print(f"intact: step {', '.join(map(str, done.steps))}; `linnet resume {folder}` continues from the newest")
     else:
-        print(f"no checkpoint is whole; `linnet resume {folder}` begins anew")
+        print(f"no checkpoint is intact; `linnet resume {folder}` starts over")

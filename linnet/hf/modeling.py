@@ -219,7 +219,7 @@ class LinnetForCausalLM(_LanguageModel, GenerationMixin):
         """Logits (B,N,V) of ids (B,N).
 
         `attention_mask` covers all columns so far, (B, seen + N). With `use_cache`, or given `past_key_values`, the
-        answer holds a LinnetCache to go on from. `logits_to_keep` limits the logits to the last tokens.
+        answer holds a LinnetCache to continue from. `logits_to_keep` limits the logits to the last tokens.
         """
         keep = self._wants(output_hidden_states, "output_hidden_states")
         if use_cache or past_key_values is not None:

@@ -29,7 +29,7 @@ class Writing:
     """The continuation of `prompt` as an iterator over pieces of text; `tokens` counts the new tokens so far.
 
     It ends after `max_new_tokens`, at the end of a document (`</s>`; the kind `word` has only ends of lines), and
-    before the first of the `stop` texts, which is not part of the result. With `ignore_end` it goes on into the next
+    before the first of the `stop` texts, which is not part of the result. With `ignore_end` it continues into the next
     document.
     """
 

@@ -59,7 +59,7 @@ def _advice(folder: Path, parts: list[Finding], states: dict[int, dict[str, Any]
     if "leftovers" in wrong or (damaged and loads):
         lines.append(f"`linnet repair {folder}` removes leftovers and sets damaged checkpoints aside")
     if loads and "metrics.jsonl" not in wrong:
-        lines.append(f"`linnet resume {folder}` goes on from step {max(loads)}")
+        lines.append(f"`linnet resume {folder}` continues from step {max(loads)}")
     if loads:
         lines.append(
             f"`linnet export {folder} --checkpoint {max(loads)} --out MODEL` saves the model of step {max(loads)}"

@@ -32,7 +32,7 @@ def test_damaged_checkpoints_are_set_aside_and_leftovers_removed(tmp_path, capsy
     assert list(repair_run(tmp_path).damaged) == ["damaged/step-3.1"]
     assert contents(tmp_path / "damaged/step-3") == broken
     assert run_app(["repair", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"whole: step 2; `linnet resume {tmp_path}` goes on from the newest\n"
+    assert capsys.readouterr().out == f"intact: step 2; `linnet resume {tmp_path}` continues from the newest\n"
 
 
 def test_what_is_no_run_is_one_line(tmp_path):

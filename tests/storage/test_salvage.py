@@ -39,7 +39,7 @@ def test_a_damaged_checkpoint_leaves_the_one_before(run):
     assert wrong(found) == ["checkpoints/step-2"]
     assert found.advice == [
         f"`linnet repair {run}` removes leftovers and sets damaged checkpoints aside",
-        f"`linnet resume {run}` goes on from step 1",
+        f"`linnet resume {run}` continues from step 1",
         f"`linnet export {run} --checkpoint 1 --out MODEL` saves the model of step 1",
     ]
 
