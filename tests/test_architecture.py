@@ -129,6 +129,24 @@ def test_arrows_point_one_way(path):
     assert ours <= ARROWS[part] | {part}, f"{name(path)} imports {sorted(ours - ARROWS[part] - {part})}"
 
 
+def test_the_page_about_the_design_draws_this_tree_and_these_arrows():
+    page = (ROOT / "docs/design.md").read_text()
+    _, tree, _, chain, _, rows = page.split("## One batch")[0].split("```")[:6]
+    files, *folders = tree.strip().splitlines()[1:]
+    drawn = {*re.findall(r"\w+\.py", files), *(line.split()[0] for line in folders)}
+    places = [path for path in PACKAGE.iterdir() if not path.name.startswith("_") and path.name != "py.typed"]
+    assert drawn == {f"{path.name}/" if path.is_dir() else path.name for path in places}
+    assert set(re.findall(r"\w+", chain.split("←")[0])) == BASE
+    groups, found = {"base": BASE, "the model stack": MODELS, "everything": ARROWS["cli"]}, set()
+    for row in rows.strip().splitlines():
+        parts, allowed = re.split(r"\s{2,}(?:may import\s+)?", re.sub(r" \(.*?\)", "", row))
+        arrows = set().union(*(groups.get(part, {part}) for part in allowed.split(", ")))
+        for part in set().union(*(groups.get(part, {part}) for part in parts.split(", "))):
+            assert arrows | {part} == ARROWS[part] | {part}, f"docs/design.md about {part}"
+            found.add(part)
+    assert found == ARROWS.keys() - {"__main__"}
+
+
 def test_no_two_modules_import_each_other():
     def at_import(path: Path) -> set[str]:
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
