@@ -17,6 +17,32 @@ struct Pieces {
     double scale;
 };
 
+// So many keys that rows of scores would fall into the same few lines of the first-level cache: more than enough for
+// windows and landmarks, but not for landmarks that see all keys.
+constexpr int64_t LONG_ROW = 512;
+
+// From one row of scores to the next.
+static inline int64_t pitch(int64_t keys) { return padded(keys) + (padded(keys) < LONG_ROW ? 0 : W); }
+
+// Columns of X (rows x columns) as rows, a panel of two vectors of each after the other.
+PLAIN void turn_panels(const float* X, int64_t rows, int64_t columns, int64_t ldx, float* Y) {
+    for (int64_t c = 0, n; c < rows; c += n) {
+        n = std::min<int64_t>(2 * W, rows - c);
+        transpose(X + c * ldx, n, columns, ldx, Y + c * columns, n);
+    }
+}
+
+// M rows of a times these panels.
+PLAIN void read_panels(int64_t M, int64_t K, int64_t columns, Rows a, const float* S, Out o, const float* gain) {
+    for (int64_t c = 0; c < columns; c += 2 * W) {
+        const Out to = {o.p + c, o.ld};
+        if (columns - c > W)
+            read_panel<2>(M, K, a, S + c * K, 2 * W, to, gain);
+        else
+            read_panel<1>(M, K, a, S + c * K, W, to, gain);
+    }
+}
+
 struct Unit : Head {
     const Pieces& p;
     const uint8_t* there;  // which keys are real, or null
@@ -28,7 +54,7 @@ struct Unit : Head {
     std::vector<Piece> pieces;
     Unit(const Pieces& p_, int64_t i, int64_t u)
         : Head(p_.l, i), p(p_), there(real_row(p_.l.masks, b, p_.K)),
-          t(u * p_.unit), n(std::min(p_.unit, p_.l.N - t)), wp(padded(p_.widest)) {
+          t(u * p_.unit), n(std::min(p_.unit, p_.l.N - t)), wp(pitch(p_.widest)) {
         const int64_t* x = p.piece + b * p.piece_b + i % p.l.H * p.piece_h + u * p.most * 2;
         for (int64_t j = 0; j < p.most; j++, x += 2) {  // numbers that changed since they were made read no other memory
             const int64_t from = std::clamp<int64_t>(x[0], 0, p.K);
@@ -43,7 +69,10 @@ struct Unit : Head {
         }
         std::fill(r.k + keys * s.Dp, r.k + padded(keys) * s.Dp, 0.0f);
         std::fill(r.v + keys * s.Ep, r.v + padded(keys) * s.Ep, 0.0f);
-        transpose(r.k, padded(keys), s.D, s.Dp, r.kT, wp);
+        if (wp < LONG_ROW)
+            transpose(r.k, padded(keys), s.D, s.Dp, r.kT, wp);
+        else
+            turn_panels(r.k, padded(keys), s.D, s.Dp, r.kT);
     }
     // The content of a masked key is not read.
     void pack_rows(const Row& x, const Piece& y, int64_t width, float* to) const {
@@ -77,7 +106,10 @@ struct Unit : Head {
     }
     void weights(int64_t i, int64_t M, const float* scale, Room& r, const std::vector<uint8_t>& hidden) const {
         const Rows x = take(q, t + i, M, s.D, false, nullptr, 0, r.x.q);
-        read_some(M, s.D, padded(keys), wp, x, r.kT, {r.A, wp}, scale, nullptr);
+        if (wp < LONG_ROW)
+            read_some(M, s.D, padded(keys), wp, x, r.kT, {r.A, wp}, scale, nullptr);
+        else
+            read_panels(M, s.D, padded(keys), x, r.kT, {r.A, wp}, scale);
         for (int64_t j = 0; j < M; j++) r.x.gain[j] = weigh(t + i + j, r.A + j * wp, hidden);
     }
     // dX in X from g v^T, and A with its factor.
@@ -111,7 +143,7 @@ template <class F>
 static void each_unit(const Pieces& p, F f) {
 #pragma omp parallel num_threads(p.l.threads)
     {
-        Room r(Shape(p.l), p.widest);
+        Room r(Shape(p.l), pitch(p.widest));
         std::vector<uint8_t> hidden(padded(p.widest));
         float scale[STRIP], ones[STRIP];
         std::fill(scale, scale + STRIP, float(p.scale)), std::fill(ones, ones + STRIP, 1.0f);
@@ -140,13 +172,19 @@ extern "C" void linnet_pieces(const Pieces* problem) {
 extern "C" void linnet_pieces_backward(const Pieces* problem) {
     each_unit(*problem, [](const Unit& h, Room& r, const std::vector<uint8_t>& hidden, const float* scale, const float* ones) {
         const Shape& s = h.s;
-        transpose(r.v, padded(h.keys), s.E, s.Ep, r.vT, h.wp);
+        if (h.wp < LONG_ROW)
+            transpose(r.v, padded(h.keys), s.E, s.Ep, r.vT, h.wp);
+        else
+            turn_panels(r.v, padded(h.keys), s.E, s.Ep, r.vT);
         std::fill(r.dk, r.dk + h.keys * s.Dp, 0.0f), std::fill(r.dv, r.dv + h.keys * s.Ep, 0.0f);
         for (int64_t i = 0, M; i < h.n; i += M) {
             M = std::min<int64_t>(STRIP, h.n - i);
             h.weights(i, M, scale, r, hidden);
             const Rows g = take(h.g, h.t + i, M, s.E, false, nullptr, 0, r.x.g);
-            read_some(M, s.E, padded(h.keys), h.wp, g, r.vT, {r.X, h.wp}, ones, nullptr);
+            if (h.wp < LONG_ROW)
+                read_some(M, s.E, padded(h.keys), h.wp, g, r.vT, {r.X, h.wp}, ones, nullptr);
+            else
+                read_panels(M, s.E, padded(h.keys), g, r.vT, {r.X, h.wp}, ones);
             h.slopes(M, r);
             const Out dq = room(h.dq, h.t + i, s.D, r.x.o);
             read(M, h.keys, s.Dp, {r.X, h.wp}, r.k, dq, ones);
