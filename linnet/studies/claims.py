@@ -12,7 +12,7 @@ from linnet.figures.spread import spread
 from linnet.figures.table import Table
 from linnet.studies.records import Record, records_by_row
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "inconclusive at this size"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told at this size"
 # Student's t for a two-sided 95 % interval, by degrees of freedom; 1.96 is the limit for many.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 COLUMNS = ("claim", "here", "evidence")

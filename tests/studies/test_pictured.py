@@ -69,4 +69,4 @@ def test_the_table_sorts_by_accuracy_and_gives_intervals(records):
     assert table.rows[1][2] == "60.0 ± 9.6 (50.0 to 70.0, 2 seeds)"
     assert [figure.title for figure in study.figures(records, "")][:2] == ["Validation accuracy", "Local area"]
     assert [row for row, _ in study.maps(records)] == ["first layer", "last layer"]
-    assert {claim.verdict for claim in study.claims(records)} <= {"inconclusive at this size"}
+    assert {claim.verdict for claim in study.claims(records)} <= {"cannot be told at this size"}
