@@ -67,6 +67,8 @@ CROSS_CUTTING = (
     "attention/test_options.py",  # options of norm, diag, softmax and of the projections around them
     "attention/test_torch_layers.py",  # torch's transformer layers with linnet's attention inside
     "attention/test_step.py",  # the one-kernel decoding step of every mechanism that has one
+    "distributed/test_bad_input.py",  # ranks that cannot meet or do not fit
+    "distributed/test_failures.py",  # a failure on one rank of a real launch
     "data/images/test_readers.py",  # every layout of images
     "data/lra/test_readers.py",  # the public layouts of Text and Image, which share their archives
     "ops/cpu/test_features.py",  # features and SRMS inside the kernels: linear, norm and rotate together

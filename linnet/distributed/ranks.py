@@ -4,14 +4,17 @@ Without torchrun there is one rank, and nothing here imports torch. Two rules ke
 
 - Before the training and inside a checkpoint, ranks meet only in `share`. A rank that fails there tells the others by
   the same call, so all of them end with its line, which rank 0 prints.
-- In an update, what ranks decide goes through `most`: signals, and numbers that are not finite. Any other failure there
-  ends one process; the others notice that it is gone, and torchrun ends what is left.
+- In an update, what ranks decide goes through `most`, `sums` and `share`: signals, and numbers that are not finite. Any
+  other failure there ends one process with its line; the others notice that it is gone and end too. A note in the store
+  of torchrun, which outlives the ranks, says whether a line has been printed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +26,7 @@ from linnet.errors import InputError, LinnetError
 
 MEETING = 25.0  # seconds that ranks wait for each other at the start
 WAITING = 1800.0  # seconds that a rank waits for another one later, unless `distributed.timeout` says otherwise
+GONE = "a rank is lost: another one has ended or does not answer; `linnet resume` continues from the last checkpoint"
 LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "connection refused", "gloo", "nccl")
 
 
@@ -47,6 +51,7 @@ class Ranks:
     joined: bool = False
     updating: bool = False  # whether the other ranks may be inside an update, where they do not listen
     settled: bool = False  # whether every rank knows of the failure that ends this one
+    store: Any = None  # of torchrun, once joined
 
     @property
     def first(self) -> bool:
@@ -68,7 +73,7 @@ class Ranks:
         limit = timedelta(seconds=MEETING)
         try:
             found: Any = rendezvous("env://", self.rank, self.world, timeout=limit)
-            store = PrefixStore("linnet", next(found)[0])
+            store = PrefixStore(f"linnet/{self.restarts}", next(found)[0])  # the store outlives a restart
             store.set(f"here/{self.rank}", "")
             store.wait([f"here/{rank}" for rank in range(self.world)], limit)
             store.set_timeout(timedelta(seconds=timeout))
@@ -81,7 +86,7 @@ class Ranks:
             raise InputError(
                 f"rank {self.rank} of {self.world} did not meet the others within {MEETING:.0f} seconds: {why}"
             ) from error
-        self.joined = True
+        self.joined, self.store = True, store
 
     def leave(self) -> None:
         """End the membership; only after a success, since it waits for the others."""
@@ -101,7 +106,12 @@ class Ranks:
     def training(self) -> Iterator[None]:
         """Around the updates: from here on, a rank that fails cannot tell the others."""
         self.updating = True
-        yield
+        try:
+            yield
+        except BaseException:
+            if self.world > 1 and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it soon, and the line is not printed yet
+            raise
         self.updating = False
 
     @contextmanager
@@ -132,10 +142,10 @@ class Ranks:
         """The line that this process should print ("" for none) and its exit code, after telling the other ranks."""
         if self.world == 1:
             return message, code
-        if self.updating and not self.settled and any(word in message.lower() for word in LOST):
-            text = "another rank has ended or does not answer; `linnet resume` continues from the last checkpoint"
-            return (text if self.first else ""), 1
-        if self.updating and not self.settled:
+        if not self.settled and _is_loss(message):
+            return (GONE if self._first_to_end() else ""), 1
+        if not self.settled and self.updating:
+            self._first_to_end()
             return f"rank {self.rank}: {message}", code
         if not self.settled:
             try:
@@ -143,9 +153,20 @@ class Ranks:
                 self._told({"failure": message, "code": code})
             except RankError as error:
                 message, code = str(error), error.exit_code
-            except (LinnetError, RuntimeError):  # nobody can be told
+            except LinnetError:  # nobody can be told
                 return f"rank {self.rank}: {message}", code
+            except RuntimeError:  # another rank has ended before
+                return (f"rank {self.rank}: {message}" if self._first_to_end() else ""), code
         return (message if self.first else ""), code
+
+    def _first_to_end(self) -> bool:
+        """Note that this rank ends alone; whether it is the first one. True also if nobody can tell."""
+        if self.store is None:
+            return True
+        try:
+            return bool(self.store.add("ended", 1) == 1)
+        except RuntimeError:  # torchrun is gone too
+            return True
 
     def _told(self, note: dict[str, object]) -> list[dict[str, Any]]:
         """The notes of all ranks; raises the first failure among them."""
@@ -188,6 +209,11 @@ def launched_ranks() -> Ranks:
         restarts=_number(os.environ.get("TORCHELASTIC_RESTART_COUNT")),
         restartable=_number(os.environ.get("TORCHELASTIC_MAX_RESTARTS")) > 0,
     )
+
+
+def _is_loss(message: str) -> bool:
+    """Whether a message is that of torch when another rank does not answer."""
+    return any(word in message.lower() for word in LOST)
 
 
 def _number(text: str | None) -> int:

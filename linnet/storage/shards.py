@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from linnet.errors import LinnetError
 from linnet.storage.checkpoint import MANIFEST, manifest_bytes, publish_checkpoint
 from linnet.storage.files import (
     dump_json_file,
@@ -51,17 +52,18 @@ def save_sharded_checkpoint(
                 sync_files_of_folder(folder.parent)
             temporary.mkdir()
         place = Path(share("" if temporary is None else str(temporary))[0])
-        own = {}
-        for part, shards in parts.items():
-            name = f"{part}-{rank:05}.safetensors"
-            tensors = {key: shard.tensor for key, shard in shards.items()}
-            tied = pack_tensors(tensors)[1]
-            content = pack_tensors({key: t.clone() if key in tied else t for key, t in tensors.items()})[0]
-            about = {key: {"shape": list(shard.shape), "rows": shard.rows} for key, shard in shards.items()}
-            own[name] = {**write_new_file(place / name, content), "tensors": about}
-        written: dict[str, Any] = {}
-        for text in share(json.dumps(own)):
-            written |= json.loads(text)
+        own, failure = {}, ""
+        try:
+            own = _write_parts(place, parts, rank)
+        except OSError as error:
+            failure = f"cannot write {final}: {error.strerror or error}"
+        except Exception as error:  # noqa: BLE001  rank 0 removes the folder only after all have stopped writing
+            failure = f"cannot write {final}: {error}"
+        notes = [json.loads(text) for text in share(json.dumps({"files": own, "failure": failure}))]
+        for note in notes:
+            if note["failure"]:
+                raise LinnetError(note["failure"])
+        written = {name: entry for note in notes for name, entry in note["files"].items()}
         if temporary is not None:
             files = {"state.json": write_new_file(temporary / "state.json", [dump_json_file(state, "state")])}
             manifest = {"format": SHARDED_FORMAT, "step": step, "state": files["state.json"], "shards": written}
@@ -70,3 +72,16 @@ def save_sharded_checkpoint(
             publish_checkpoint(temporary, final)
             sync_files_of_folder(folder)
         share("")
+
+
+def _write_parts(place: Path, parts: Mapping[str, Mapping[str, Shard]], rank: int) -> dict[str, Any]:
+    """Write the files of one rank; returns their entries in the manifest."""
+    own = {}
+    for part, shards in parts.items():
+        name = f"{part}-{rank:05}.safetensors"
+        tensors = {key: shard.tensor for key, shard in shards.items()}
+        tied = pack_tensors(tensors)[1]
+        content = pack_tensors({key: t.clone() if key in tied else t for key, t in tensors.items()})[0]
+        about = {key: {"shape": list(shard.shape), "rows": shard.rows} for key, shard in shards.items()}
+        own[name] = {**write_new_file(place / name, content), "tensors": about}
+    return own

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from linnet.distributed.ranks import Ranks
 from linnet.distributed.spread import own_part
 from linnet.errors import LinnetError
 
@@ -19,11 +20,15 @@ def find_not_finite_tensors(tensors: Mapping[str, Tensor]) -> list[str]:
     return [name for name, tensor in tensors.items() if not bool(torch.isfinite(own_part(tensor)).all())]
 
 
-def find_not_finite_place(model: nn.Module, forward: Callable[[], object]) -> str:
-    """Where a forward pass first stops being finite: a weight, or else the innermost module."""
+def find_not_finite_place(model: nn.Module, forward: Callable[[], object], ranks: Ranks) -> str:
+    """Where a forward pass first stops being finite: a weight, or else the innermost module.
+
+    All ranks of a run look together: each may have a part of the weights only, and a pass needs all parts.
+    """
     bad = find_not_finite_tensors(dict(model.named_parameters()))
-    if bad:
-        return f"the weight {bad[0]}"
+    known = next(filter(None, ranks.share(bad[0] if bad else "")), "")
+    if known:
+        return f"the weight {known}"
     found: list[str] = []
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -43,12 +48,16 @@ def find_not_finite_place(model: nn.Module, forward: Callable[[], object]) -> st
     return f"the output of {found[0]}" if found else "the loss itself"
 
 
-def find_not_finite_gradient(model: nn.Module) -> str:
-    """The last parameter whose gradient is not finite: backward goes from the last to the first."""
+def find_not_finite_gradient(model: nn.Module, ranks: Ranks) -> str:
+    """The last parameter whose gradient is not finite: backward goes from the last to the first.
+
+    All ranks of a run look together, each at its part.
+    """
     gradients = {name: own_part(p.grad) for name, p in model.named_parameters() if p.grad is not None}
     gradients = {name: gradient for name, gradient in gradients.items() if gradient.numel()}
     bad = find_not_finite_tensors(gradients)
-    if bad:
-        return f"the gradient of {bad[-1]}"
-    largest = max(gradients, key=lambda name: float(gradients[name].abs().max()))
+    known = [name for name in ranks.share(bad[-1] if bad else "") if name]
+    if known:
+        return f"the gradient of {known[0]}"
+    largest = max(gradients, key=lambda name: float(gradients[name].abs().max()), default="no parameter")
     return f"the norm of the gradients, the largest of which is that of {largest}"

@@ -166,9 +166,8 @@ class Trainer:
         layers = optim_layer_norms(self.model, count)
         norm = finish_optim_gradients(self.model, count, train.clip, train.clip_value)
         if not math.isfinite(norm):
-            self._raise_not_finite(
-                f"step {step}: {find_not_finite_gradient(self.model)} is not finite; this step was not saved"
-            )
+            place = find_not_finite_gradient(self.model, self.ranks)
+            self._raise_not_finite(f"step {step}: {place} is not finite; this step was not saved")
         rate = scheduled_learning_rate(train, step)
         for group in self.optimizer.param_groups:
             group["lr"], group["betas"] = rate, (scheduled_first_beta(train, step), train.betas[1])
@@ -229,13 +228,13 @@ class Trainer:
         """Raise, naming where the loss stops being finite; all ranks look, each at its own part."""
         part = self._part
         assert part is not None
-        place = find_not_finite_place(self.model, lambda: self._loss(self.model, part))
+        place = find_not_finite_place(self.model, lambda: self._loss(self.model, part), self.ranks)
         text = f"step {step}: the loss is {part.loss}, first in {place}; this step was not saved"
         self._raise_not_finite("" if math.isfinite(part.loss) else text)
 
     def _raise_not_finite(self, text: str) -> None:
         """Raise on every rank the first of their texts; "" is that of a rank that has found nothing."""
-        found = next(filter(None, self.ranks.share(text)))
+        found = next(filter(None, self.ranks.share(text)), "the loss over all ranks is too large; it was not saved")
         self.ranks.settled = True
         raise NonFiniteError(found)
 

@@ -1,0 +1,93 @@
+"""A failure on one rank ends all ranks with one line and leaves nothing half-written, as does the loss of a rank."""
+
+import os
+import resource
+import signal
+import time
+
+import pytest
+
+from linnet.storage import read_checkpoint
+from tests.prove.ranks import launch_ranks, ranks_of, run_over_ranks, said, wait_for_records
+
+NAN = "step 3: the loss is nan, first in the weight embedding.weight; this step was not saved"
+
+
+@pytest.fixture(scope="module")
+def failures(settings, launch, tmp_path_factory):
+    """How runs on two ranks ended, by name, and their folders."""
+    top = tmp_path_factory.mktemp("failures")
+    other = top / "other.txt"
+    other.write_text("another text, for one rank only. " * 200)
+    wrong = {
+        "ddp nan": ("ddp", {"disturb": (1, "nan", 2)}),
+        "fsdp nan": ("fsdp", {"disturb": (1, "nan", 2)}),
+        "fsdp nan 0": ("fsdp", {"disturb": (0, "nan", 2)}),
+        "fsdp full": ("fsdp", {"disturb": (1, "full", 3000)}),
+        "fsdp full 0": ("fsdp", {"disturb": (0, "full", 30_000)}),
+        "setting": ("fsdp", {"other": {"1": [["train", "lr", 0.5]]}}),
+        "data": ("ddp", {"other": {"1": [["data", "path", str(other)]]}}),
+    }
+    jobs = [{"folder": top / name, "config": settings("causal_lm", how), **job} for name, (how, job) in wrong.items()]
+    return top, dict(zip(wrong, launch(2, jobs), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "code", "steps"),
+    [
+        ("ddp nan", NAN, 1, ["step-2"]),
+        ("fsdp nan", NAN, 1, ["step-2"]),
+        ("fsdp nan 0", NAN, 1, ["step-2"]),
+        ("fsdp full", "cannot write {}/checkpoints/step-2: File too large", 1, []),
+        ("fsdp full 0", "cannot write {}/checkpoints/step-2: File too large", 1, []),
+        ("setting", "the ranks differ: on rank 1, train.lr is 0.5, on rank 0 0.01", 2, None),
+        ("data", "the ranks differ: on rank 1, the data (test) is ", 2, None),
+    ],
+)
+def test_a_failure_on_one_rank_ends_all_with_its_line(failures, name, line, code, steps):
+    """All ranks go on to the next run: none of them is left waiting."""
+    folder, end = failures[0] / name, failures[1][name]
+    assert (end["line"].startswith(line.format(folder)), end["code"]) == (True, code), end
+    assert (sorted(path.name for path in (folder / "checkpoints").glob("*")) if folder.exists() else None) == steps
+    assert not list(folder.rglob(".linnet-*"))
+
+
+def check_end(launched, folder, code):
+    """All ranks are gone within 30 seconds, and there is one line of linnet and no traceback of a rank; returns it."""
+    start, ranks = time.monotonic(), ranks_of(launched)
+    while any(os.path.exists(f"/proc/{rank}") for rank in ranks):  # torchrun collects them
+        assert time.monotonic() < start + 30, said(folder)
+        time.sleep(0.05)
+    assert launched.wait(60) == code, said(folder)
+    (line,) = [line for line in said(folder).splitlines() if line.startswith("linnet: ")]
+    assert said(folder).count("Traceback") == 1  # that of torchrun
+    assert not list(folder.rglob(".linnet-*.tmp"))
+    return line
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_the_loss_of_a_rank_is_one_line(tmp_path, killed):
+    """A rank cannot say that it was killed, so the others do."""
+    config, folder = run_over_ranks(tmp_path, ("ddp", "fsdp")[killed], 1000), tmp_path / "run"
+    launched = launch_ranks(config, folder, 2)
+    ranks = wait_for_records(launched, folder, 3, [])
+    os.kill(ranks[killed], signal.SIGKILL)
+    line = check_end(launched, folder, 1)
+    assert line.startswith(
+        "linnet: a rank is lost: another one has ended or does not answer; `linnet resume` continues"
+    )
+    assert read_checkpoint(folder / "checkpoints/step-2").step == 2
+
+
+def test_a_full_disk_where_only_rank_0_writes_is_one_line(tmp_path):
+    """Rank 0 writes in the background, where no other rank listens: it ends alone, and the others say nothing."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))  # the optimizer's state is larger
+    try:
+        launched = launch_ranks(run_over_ranks(tmp_path, "ddp", 1000), tmp_path / "run", 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    wait_for_records(launched, tmp_path / "run", 1, [])
+    line = check_end(launched, tmp_path / "run", 1)
+    assert line == f"linnet: rank 0: cannot write {tmp_path}/run/checkpoints/step-2: File too large"
+    assert not list((tmp_path / "run/checkpoints").iterdir())
