@@ -14,6 +14,7 @@ from tests.prove import (  # noqa: F401  importing them registers their promises
     mechanisms,
     network,
     numbers,
+    ranks,
     recipes,
     resuming,
     signals,
