@@ -1,11 +1,11 @@
-"""One color, dash and marker per system in every figure of the project, whatever else is drawn beside it.
+"""One color per system in every figure of the project, whatever else is drawn beside it; dashes and markers help too.
 
-Most colors are those of Okabe and Ito, which color-blind readers can tell apart; dashes and markers differ as well.
-Names that are not listed, such as those of runs, take the first looks that are free.
+A variant of a system has its color and another dash. Names that are not listed, such as those of runs, take the first
+looks that are free, in the colors of Okabe and Ito.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 VALIDATION = ", validation"  # ends the name of a line that is drawn in the color of the line without it, dashed
@@ -16,25 +16,25 @@ MARKERS = (  # of plotly, of matplotlib
     ("triangle-right", ">"),
 )
 DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"))
-BLACK, BLUE, SKY, GREEN, RED = "#000000", "#0072b2", "#56b4e9", "#009e73", "#d55e00"
-ORANGE, PINK, BROWN, GRAY, OLIVE, PURPLE, TEAL = (
-    *("#e69f00", "#cc79a7", "#8c5a2b", "#7f7f7f", "#999933"),
-    *("#6a3d9a", "#44aa99"),
+# Families of systems, by names in lower case. The dashes differ within a family, the markers between neighbors; those
+# that share a panel also differ in color to readers who do not see red or green.
+SYSTEMS: tuple[Mapping[str, str], ...] = (
+    {"softmax": "#000000"},
+    {"t2": "#0072b2", "t1": "#814c00"},
+    {"norm": "#6300a4"},
+    {"diag": "#009e73"},
+    {"lln": "#d55e00"},
+    {"lln_diag": "#065352", "hedgehog": "#1a00f5"},
+    {"elu": "#979ee2", "performer": "#710ff5", "cosformer": "#ef2264"},
+    {"nystromformer": "#c99c23", "skyformer": "#aa4fb2", "kernelized": "#751f62"},
+    {"linformer": "#056e00", "reformer": "#0faac8", "informer": "#af1a65"},
+    {"bigbird": "#5e6bf5", "long_short": "#87811e"},
+    {"flash": "#ef77d7", "flash_quad": "#30bd27"},
+    {"flash-linear-attention": "#db00f5", "linear-attention-transformer": "#645878", "batched chunks": "#8b0205"},
 )
-# Names in lower case, each with its color; those of one color differ in dash, in this order.
-SYSTEMS = {
-    BLACK: ("softmax", "softmax with lrpe", "softmax in the t2 frame"),
-    BLUE: ("t2", "t1", "t2, pretrained"),
-    SKY: ("norm",),
-    GREEN: ("diag",),
-    RED: ("lln", "lln, released constants"),
-    ORANGE: ("lln_diag", "hedgehog"),
-    PINK: ("elu", "performer", "cosformer"),
-    BROWN: ("nystromformer", "skyformer", "kernelized"),
-    GRAY: ("linformer", "reformer", "informer"),
-    OLIVE: ("bigbird", "long_short", "batched chunks"),
-    PURPLE: ("flash", "flash_quad"),
-    TEAL: ("flash-linear-attention", "linear-attention-transformer"),
+VARIANTS = {  # in the color of the system, with dashes in this order
+    "softmax": ("softmax with lrpe", "softmax in the t2 frame"),
+    "norm": ("norm without positions",),
 }
 ALIASES = {  # the same system under another name
     "vanilla": "softmax",
@@ -45,6 +45,7 @@ ALIASES = {  # the same system under another name
     "transnormer_t1": "t1",
     "transnormer_t2": "t2",
     "norm only": "norm",
+    "normattention": "norm",
     "diag only": "diag",
     "1+elu": "elu",
     "1-elu": "elu",  # in the name of a run
@@ -64,25 +65,30 @@ class Look(NamedTuple):
     marker: int
 
 
-LOOKS = {
-    name: Look(color, dash, (3 * i + dash) % len(MARKERS))
-    for i, (color, names) in enumerate(SYSTEMS.items())
-    for dash, name in enumerate(names)
+LOOKS = {name: Look(color, dash, 0) for family in SYSTEMS for dash, (name, color) in enumerate(family.items())}
+LOOKS = {name: look._replace(marker=i % len(MARKERS)) for i, (name, look) in enumerate(LOOKS.items())}
+LOOKS |= {
+    name: LOOKS[system]._replace(dash=dash)
+    for system, variants in VARIANTS.items()
+    for dash, name in enumerate(variants, LOOKS[system].dash + 1)
 }
 
 
 def figure_colors(names: Sequence[str]) -> list[Look]:
-    """The looks of the lines of a figure: a system's own if nobody has it yet, else one that is free."""
+    """The looks of the lines of a figure: a system's own, else its color with a free dash, else a look that is free."""
     known = [_own_look(name) for name in names]
-    taken = {look[:2] for look in known if look is not None}
+    owned = {look[:2] for look in known if look is not None}
     free = [Look(color, dash, 0) for dash in range(len(DASHES)) for color in COLORS]
-    free = [look for look in free if look[:2] not in taken] or free
+    free = [look for look in free if look.color not in dict(owned)] or free
     found, used, unknown = list[Look](), set[tuple[str, int]](), 0
     for i, (name, look) in enumerate(zip(names, known, strict=True)):
         if name.endswith(VALIDATION) and name.removesuffix(VALIDATION) in names[:i]:
             other = found[names.index(name.removesuffix(VALIDATION))]
             look = other._replace(dash=(other.dash + 1) % len(DASHES))
-        elif look is None or look[:2] in used:
+        elif look is not None and look[:2] in used:
+            dashes = [look._replace(dash=dash) for dash in range(len(DASHES))]
+            look = next((other for other in dashes if other[:2] not in owned | used), None)
+        if look is None:
             look = free[unknown % len(free)]._replace(marker=i % len(MARKERS))
             unknown += 1
         used.add(look[:2])
