@@ -187,7 +187,9 @@ class MultiheadAttention(nn.Module):
             raise InputError(f"key_padding_mask has shape {tuple(key_padding_mask.shape)}: it must be {shape}")
         ignore, clear = _hidden("key_padding_mask", key_padding_mask)
         fault = "key_padding_mask holds other values than 0 and -inf: True or -inf means ignore"
-        if key_padding_mask.dtype != torch.bool and torch.compiler.is_compiling():  # checked when the graph runs
+        if key_padding_mask.dtype == torch.bool:  # clear, which a compiler need not see
+            pass
+        elif torch.compiler.is_compiling():  # checked when the graph runs
             torch._assert_async(clear, fault)
         elif not clear:
             raise UnsupportedError(fault)
