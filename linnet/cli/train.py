@@ -128,4 +128,5 @@ def print_plan(plan: dict[str, Any], json: bool) -> None:
     memory = dict(plan["memory"])
     ranks, total = memory.pop("ranks"), memory.pop("total")
     needs = ", ".join(f"{name} {size / 2**20:,.1f}" for name, size in memory.items() if size)
-    print(f"# estimated memory of each of {ranks} ranks: {total / 2**20:,.1f} MiB: {needs}")
+    whose = f" of each of {ranks} ranks" if ranks > 1 else ""
+    print(f"# estimated memory{whose}: {total / 2**20:,.1f} MiB: {needs}")

@@ -55,7 +55,9 @@ def test_a_dry_run_gives_an_upper_bound_on_tokens(run, tmp_path, monkeypatch):
     code, out, _ = run("train", "lra/listops", "--dry-run", *sets)
     assert code == 0
     told = "# 209,118 parameters; trains on 320 samples of up to 2,000 tokens, at most 640,000 in all, drawn from:"
-    assert out.endswith(f"{told}\n# train 38, valid 1, test 1\n")
+    drawn, _, memory = out.rpartition("# estimated memory: ")
+    assert drawn.endswith(f"{told}\n# train 38, valid 1, test 1\n")
+    assert re.fullmatch(r"[\d.]+ MiB: parameters 0.8, gradients 0.8, optimizer 1.6, activations [\d.]+\n", memory)
 
 
 def test_a_used_folder_is_refused_with_a_hint(run, recipe, trained):
