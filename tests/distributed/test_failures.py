@@ -65,7 +65,7 @@ def check_end(launched, folder, code):
     return line
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_the_loss_of_a_rank_is_one_line(tmp_path, killed):
     """A rank cannot say that it was killed, so the others do."""
     config, folder = run_over_ranks(tmp_path, ("ddp", "fsdp")[killed], 1000), tmp_path / "run"
