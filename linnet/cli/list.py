@@ -89,7 +89,7 @@ def list_command(
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """List attention mechanisms, models, tasks, recipes, studies and more.
+    """List mechanisms, models, tasks, recipes, studies and more.
 
     create_mixer, create_model, recipes, `linnet train` and `linnet reproduce` accept the names in the first column. For
     a study, `runs` and `core_hours` refer to its CPU scale: the time of all its runs, measured where they are recorded,

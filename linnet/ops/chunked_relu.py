@@ -48,13 +48,12 @@ def _forward(
     o, biases = torch.empty_like(v, memory_format=torch.contiguous_format), _bias_matrix(bias)
     S = v.new_empty(far_k.shape[2], E)
     for b in range(B):
-        if causal:
-            S.zero_()
-        else:
-            torch.mm(far_q[b], torch.mm(far_k[b].T, v[b], out=S), out=o[b])
+        S.zero_()
+        for c in () if causal else _chunks(N, len(biases)):  # in the same chunks as without padding: equal rounding
+            S.addmm_(far_k[b, c].T, v[b, c])
         for c in _chunks(N, len(biases)):
+            torch.mm(far_q[b, c], S, out=o[b, c])
             if causal:
-                torch.mm(far_q[b, c], S, out=o[b, c])
                 S.addmm_(far_k[b, c].T, v[b, c])  # M29
             A = _scores(near_q[b, c], near_k[b, c], biases, causal)
             o[b, c].addmm_(A.mul_(A), v[b, c])

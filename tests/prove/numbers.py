@@ -26,9 +26,9 @@ def not_finite(trials: Trials) -> None:
         where = rng.choice(("weight", "gradient", "loss", "activation"))
         bad, at = rng.choice((float("nan"), float("inf"), float("-inf"))), rng.randint(1, 6)
 
-        def spoiled(trainer, batch, seed, step, where=where, bad=bad, at=at):
+        def spoiled(trainer, part, step, where=where, bad=bad, at=at):
             if step != at:
-                return original(trainer, batch, seed, step)
+                return original(trainer, part, step)
             parameters = [p for p in trainer.model.parameters() if p.numel() > 1]
             chosen = rng.choice(parameters)
             if where == "weight":
@@ -43,7 +43,7 @@ def not_finite(trials: Trials) -> None:
             if where == "loss":
                 trainer.task.loss = lambda model, part: (task_loss(model, part)[0] * bad, task_loss(model, part)[1])
             try:
-                return original(trainer, batch, seed, step)
+                return original(trainer, part, step)
             finally:
                 trainer.task.loss = task_loss
                 for hook in hooks:

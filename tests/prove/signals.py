@@ -40,7 +40,7 @@ def signals_save(trials: Trials) -> None:
         for _ in range(trials.number(most, few)):
             pid = child(lambda: run_app(["train", str(recipe), "--out", str(folder), "--json"]))
             at = rng.randrange(1, 40)
-            while len(read_run_metrics(folder / "metrics.jsonl")) < at:
+            while sum(r["split"] == "train" for r in read_run_metrics(folder / "metrics.jsonl")) < at:
                 time.sleep(0.002)
             os.kill(pid, number)
             start = time.perf_counter()
