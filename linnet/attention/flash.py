@@ -45,8 +45,8 @@ class FlashAttention(GatedUnit):
             return pick_block_tokens(self._rows(parts, v, where.real.gather(1, there), causal), back)
 
     def _rows(self, parts: list[Tensor], v: Tensor, real: Tensor | None, causal: bool) -> Tensor:
-        """o of rows whose chunks start at 0: chunk by chunk, or where that is slow, on a GPU, all chunks at once."""
-        if v.device.type != "cpu":
+        """o of rows whose chunks start at 0: causal ones on a CPU chunk by chunk, others all chunks at once."""
+        if v.device.type != "cpu" or not causal:  # the op rounds a short last chunk differently beside padding
             return self._chunked(parts, v, real, causal)[0]
         C = min(self.options.chunk, v.shape[2])
         bias = self.bias(torch.arange(C - 1, -C, -1, device=v.device), v.dtype)
