@@ -51,7 +51,7 @@ class FlashAttention(GatedUnit):
         C = min(self.options.chunk, v.shape[2])
         bias = self.bias(torch.arange(C - 1, -C, -1, device=v.device), v.dtype)
         near_q, far_q, near_k, far_k, v = (x.squeeze(1) for x in (*parts, v))
-        return chunked_relu_attention(near_q, far_q, near_k, far_k, v, bias, causal).unsqueeze(1)
+        return chunked_relu_attention(near_q, far_q, near_k, far_k, v, bias).unsqueeze(1)
 
     def _parts(self, q: Tensor, k: Tensor, position: Tensor) -> list[Tensor]:
         """Near and far queries, then near and far keys; keys are divided by C at any length."""
