@@ -170,7 +170,7 @@ def _run_views(
     """
     from linnet.instruments.base import instrument_views_of_model
     from linnet.models.loading import load_model
-    from linnet.train.run import run_checkpoint_step
+    from linnet.train.checkpoint_step import run_checkpoint_step
 
     model = load_model(folder, run_checkpoint_step(folder, checkpoint), screen.warn)
     if text:

@@ -40,7 +40,7 @@ def export_command(
 
     from linnet.models.loading import export_model, load_run_model, load_run_tokenizer
     from linnet.screen import Screen
-    from linnet.train.run import run_checkpoint_step
+    from linnet.train.checkpoint_step import run_checkpoint_step
 
     model, state = load_run_model(folder, run_checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)
     tokenizer = load_run_tokenizer(folder, state)

@@ -53,7 +53,7 @@ def generate_command(
     from linnet.models.loading import load_model
     from linnet.models.write import Writing, draw_writing_seed
     from linnet.screen import Screen
-    from linnet.train.run import run_checkpoint_step
+    from linnet.train.checkpoint_step import run_checkpoint_step
 
     prompt = _prompt(prompt, prompt_file)
     model = load_model(folder, run_checkpoint_step(folder, checkpoint), Screen(quiet=json).warn)

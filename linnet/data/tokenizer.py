@@ -18,8 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.config import short_config_value
-from linnet.data.tokenizer_file import BYTE_LETTERS, dump_tokenizer_file, read_tokenizer_file
+from linnet.data.tokenizer_file import (
+    BYTES_OF_LETTERS,
+    KINDS,
+    OLD_FORMAT,
+    bpe_fault,
+    dump_tokenizer_file,
+    read_tokenizer_file,
+    tokenizer_fault,
+)
 from linnet.data.tokenizer_file import MASK as MASK
 from linnet.data.tokenizer_file import SPECIALS as SPECIALS
 from linnet.errors import InputError, unknown_name_error
@@ -28,8 +35,6 @@ from linnet.storage import LARGEST_TEXT, read_json_file, read_regular_file, writ
 if TYPE_CHECKING:
     import tokenizers
 
-KINDS = ("word", "bpe", "gpt2", "bytes")
-OLD_FORMAT = "linnet-tokenizer-1"  # of version 0.1: its files still load, and are written back as they are
 
 # Where a text can be cut without changing its ids: byte-level BPE never merges across these line ends.
 SAFE_CUT = re.compile(r"(?<=\S)\n(?=\S)|\n(?= \S)")
@@ -132,7 +137,7 @@ class Tokenizer:
             return b""
         if self.kind == "bytes":
             return bytes([token - len(SPECIALS)])
-        return bytes(_ALPHABET[character] for character in self._symbols[token - len(SPECIALS)])
+        return bytes(BYTES_OF_LETTERS[character] for character in self._symbols[token - len(SPECIALS)])
 
     def dumps(self) -> bytes:
         """The content of `tokenizer.json`, in the format of the library `tokenizers` or of version 0.1."""
@@ -165,7 +170,7 @@ class Tokenizer:
         content = read_json_file(path)
         old = isinstance(content, dict) and "format" in content
         found: Any = content if old or not isinstance(content, dict) else read_tokenizer_file(content)
-        fault = found if isinstance(found, str) else _fault(found, old)
+        fault = found if isinstance(found, str) else tokenizer_fault(found, old)
         if fault:
             raise InputError(f"{path} is not a tokenizer of linnet: {fault}")
         return cls(found["kind"], found["symbols"], found["merges"], found["mask"], old)
@@ -292,7 +297,7 @@ def _train_bpe(pieces: Iterable[str], vocab_size: int | None) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(SPECIALS) - 1,
         min_frequency=2,
-        initial_alphabet=sorted(_ALPHABET),
+        initial_alphabet=sorted(BYTES_OF_LETTERS),
         show_progress=False,
     )
     bpe.train_from_iterator((part for piece in pieces for part in _without_long_runs(piece)), trainer)
@@ -323,7 +328,7 @@ def _read_gpt2(folder: Path) -> Tokenizer:
             raise InputError(f"{folder / 'dict.txt'} does not list each number of encoder.json once")
         symbols = [symbols[i] for i in order]
     symbols = _filled(symbols)
-    fault = _bpe_fault(symbols, merges)
+    fault = bpe_fault(symbols, merges)
     if fault:
         raise InputError(f"{folder / 'vocab.bpe'} does not fit encoder.json: {fault}")
     return Tokenizer("gpt2", symbols, merges)
@@ -336,41 +341,6 @@ def _lines(path: Path) -> list[str]:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text") from error
-
-
-def _fault(content: Any, old: bool) -> str:
-    """What is wrong with the content of a tokenizer.json; empty if nothing is."""
-    if not isinstance(content, dict) or (old and content.get("format") != OLD_FORMAT):
-        return f"its format is neither that of `tokenizers` nor {OLD_FORMAT!r}"
-    kind, symbols, merges, mask = (content.get(key) for key in ("kind", "symbols", "merges", "mask"))
-    if kind not in KINDS or not isinstance(mask, bool):
-        return "its kind is unknown"
-    if not isinstance(symbols, list) or not all(_is_text(symbol) for symbol in symbols):
-        return "its symbols are not a list of strings"
-    if len(set(symbols)) != len(symbols):
-        return "a symbol occurs twice"
-    if not isinstance(merges, list):
-        return f"its merges are {short_config_value(merges)}, not a list"
-    if kind in ("bpe", "gpt2"):
-        return _bpe_fault(symbols, merges)
-    return f"the kind {kind!r} has no merges" if merges else ""
-
-
-def _is_text(symbol: Any) -> bool:
-    """Whether this is a string that can be encoded: JSON can also hold lone surrogates."""
-    return isinstance(symbol, str) and not any("\ud800" <= character <= "\udfff" for character in symbol)
-
-
-def _bpe_fault(symbols: list[str], merges: list[Any]) -> str:
-    """What is wrong with the symbols and merges of a byte-level BPE; empty if nothing is."""
-    known = set(symbols)
-    if set().union(*symbols) != _ALPHABET.keys() or not _ALPHABET.keys() <= known:
-        return "its symbols are not made of the 256 bytes"
-    for merge in merges:
-        pair = isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge)
-        if not pair or not {*merge, "".join(merge)} <= known:
-            return f"the merge {short_config_value(merge)} is not of two symbols into a third"
-    return ""
 
 
 def _utf8(text: str) -> bytes:
@@ -399,6 +369,3 @@ def _without_long_runs(text: str) -> Iterator[str]:
         yield text[start : run.end()]
         start = run.end()
     yield text[start:]
-
-
-_ALPHABET = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}

@@ -9,6 +9,8 @@ from typing import Any
 
 from linnet.config import short_config_value
 
+KINDS = ("word", "bpe", "gpt2", "bytes")
+OLD_FORMAT = "linnet-tokenizer-1"  # of version 0.1: its files still load, and are written back as they are
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -73,6 +75,41 @@ def read_tokenizer_file(content: dict[str, Any]) -> dict[str, Any] | str:
     return {"kind": kind, "symbols": symbols, "merges": merges, "mask": mask}
 
 
+def tokenizer_fault(content: Any, old: bool) -> str:
+    """What is wrong with the content of a tokenizer.json; empty if nothing is."""
+    if not isinstance(content, dict) or (old and content.get("format") != OLD_FORMAT):
+        return f"its format is neither that of `tokenizers` nor {OLD_FORMAT!r}"
+    kind, symbols, merges, mask = (content.get(key) for key in ("kind", "symbols", "merges", "mask"))
+    if kind not in KINDS or not isinstance(mask, bool):
+        return "its kind is unknown"
+    if not isinstance(symbols, list) or not all(_is_text(symbol) for symbol in symbols):
+        return "its symbols are not a list of strings"
+    if len(set(symbols)) != len(symbols):
+        return "a symbol occurs twice"
+    if not isinstance(merges, list):
+        return f"its merges are {short_config_value(merges)}, not a list"
+    if kind in ("bpe", "gpt2"):
+        return bpe_fault(symbols, merges)
+    return f"the kind {kind!r} has no merges" if merges else ""
+
+
+def _is_text(symbol: Any) -> bool:
+    """Whether this is a string that can be encoded: JSON can also hold lone surrogates."""
+    return isinstance(symbol, str) and not any("\ud800" <= character <= "\udfff" for character in symbol)
+
+
+def bpe_fault(symbols: list[str], merges: list[Any]) -> str:
+    """What is wrong with the symbols and merges of a byte-level BPE; empty if nothing is."""
+    known = set(symbols)
+    if set().union(*symbols) != BYTES_OF_LETTERS.keys() or not BYTES_OF_LETTERS.keys() <= known:
+        return "its symbols are not made of the 256 bytes"
+    for merge in merges:
+        pair = isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge)
+        if not pair or not {*merge, "".join(merge)} <= known:
+            return f"the merge {short_config_value(merge)} is not of two symbols into a third"
+    return ""
+
+
 def _byte_letters() -> tuple[str, ...]:
     """GPT-2's visible character for each byte: Latin-1 if visible, else from U+0100 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -81,3 +118,4 @@ def _byte_letters() -> tuple[str, ...]:
 
 
 BYTE_LETTERS = _byte_letters()
+BYTES_OF_LETTERS = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}

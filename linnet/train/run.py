@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from linnet.config import RunConfig, dump_config, short_config_value
+from linnet.config import RunConfig, dump_config
 from linnet.data.corpora import SPLITS
 from linnet.distributed.ranks import Ranks, launched_ranks
 from linnet.distributed.shards import rows_of_rank
@@ -49,6 +49,7 @@ from linnet.train.check import (
     check_resumed_data,
     check_resumed_settings,
 )
+from linnet.train.checkpoint_step import run_checkpoint_step
 from linnet.train.device import device_precision, pick_device
 from linnet.train.environment import (
     check_environment,
@@ -69,8 +70,7 @@ class Run:
     """One run: its configuration, its task with the data, and its model, each created on first use and then kept.
 
     `cache` replaces the cache folder of the configuration, for data that are slow to prepare; a run that is only
-    `planned` leaves the slowest part out. If torchrun has started
-    several `ranks`, each has a `Run` of its own; rank 0 alone writes the folder.
+    `planned` leaves the slowest part out. Each of several `ranks` has its own `Run`; rank 0 alone writes the folder.
     """
 
     def __init__(
@@ -398,23 +398,3 @@ def resume_run(folder: str | Path, screen: Screen) -> Outcome:
 def evaluate_run(folder: str | Path, split: str, screen: Screen, checkpoint: str = "last") -> dict[str, Any]:
     """The metrics of one of a run's checkpoints on a whole split."""
     return open_run(folder, screen).evaluate(split, checkpoint)
-
-
-def run_checkpoint_step(folder: Path, which: str) -> int | None:
-    """The step that "last", "best" or a number stands for; None means the newest valid one."""
-    if which == "last":
-        return None
-    if (folder / "config.json").is_file():
-        raise InputError(
-            f"--checkpoint is {short_config_value(which)}: {folder} is an exported model, which has no checkpoints"
-        )
-    if which != "best":
-        if not (which.isascii() and which.isdecimal()) or len(which) > 18:
-            raise InputError(f"--checkpoint is {short_config_value(which)}: it must be last, best or a step number")
-        return int(which)
-    for step in reversed(checkpoint_steps(folder / "checkpoints")):
-        with contextlib.suppress(CheckpointError):  # loading reports a damaged one
-            at = read_checkpoint(folder / f"checkpoints/step-{step}", optimizer=False, model=False).position
-            if at.best_step is not None:
-                return at.best_step
-    raise InputError(f"{folder} has not been evaluated yet: use --checkpoint last")

@@ -14,7 +14,7 @@ from linnet.screen import Screen
 from linnet.storage import LARGEST_TEXT, read_regular_file
 from linnet.tasks.base import summed_task_loss, task_perplexity
 from linnet.train.check import check_and_read_config
-from linnet.train.run import run_checkpoint_step
+from linnet.train.checkpoint_step import run_checkpoint_step
 
 
 def evaluate_text(folder: Path, file: Path, screen: Screen, checkpoint: str = "last") -> dict[str, Any]:

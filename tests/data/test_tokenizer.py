@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from linnet.data import tokenizer as module
 from linnet.data.corpora import load_corpus
-from linnet.data.tokenizer import KINDS, TextStream, Tokenizer, _without_long_runs, build_tokenizer
+from linnet.data.tokenizer import TextStream, Tokenizer, _without_long_runs, build_tokenizer
+from linnet.data.tokenizer_file import KINDS
 from linnet.errors import InputError, LinnetError
 
 TEXT = "def f(x):\n    return x  # größer <mask> </s>\n\n\nclass A:\n    pass\n" * 20
@@ -23,7 +24,7 @@ TEXT = "def f(x):\n    return x  # größer <mask> </s>\n\n\nclass A:\n    pass\
 def gpt2_files(tmp_path_factory):
     """A small BPE in GPT-2's three files: all bytes and two merges, in another order in dict.txt."""
     folder = tmp_path_factory.mktemp("gpt2")
-    symbols = [*sorted(module._ALPHABET), "th", "the", "<|endoftext|>"]
+    symbols = [*sorted(module.BYTES_OF_LETTERS), "th", "the", "<|endoftext|>"]
     numbers = {symbol: i for i, symbol in enumerate(symbols)}
     (folder / "encoder.json").write_text(json.dumps(numbers))
     (folder / "vocab.bpe").write_text("#version: 0.2\nt h\nth e\n", encoding="utf-8")

@@ -14,14 +14,14 @@ import torch
 
 from linnet.cli.app import run_app as linnet
 from linnet.config import dump_config, load_recipe_config, parse_config_section
-from linnet.errors import InputError, LinnetError
+from linnet.errors import LinnetError
 from linnet.models import presets
 from linnet.models.backbone import Model
 from linnet.models.config import ModelConfig
 from linnet.screen import Screen
 from linnet.storage import RunLock, checkpoint_steps, files, read_checkpoint, read_run_metrics
 from linnet.tasks.text import TextTask
-from linnet.train.run import evaluate_run, resume_run, run_checkpoint_step, start_run
+from linnet.train.run import evaluate_run, resume_run, start_run
 
 QUIET = Screen(quiet=True)
 
@@ -168,21 +168,6 @@ def test_without_an_intact_checkpoint_nothing_is_overwritten(config, tmp_path):
     with pytest.raises(LinnetError, match="no checkpoint is intact"):
         resume_run(tmp_path / "run", Listening())
     assert (tmp_path / "run/checkpoints/step-2/model.safetensors").exists()
-
-
-@pytest.mark.parametrize("loss", ["-1.0", '"x"', "null", "[1]"])
-def test_the_best_step_comes_from_the_checkpoint_not_from_the_log(config, tmp_path, loss):
-    start_run(config(steps=2), tmp_path / "run", QUIET)
-    with (tmp_path / "run/metrics.jsonl").open("a") as file:
-        file.write(f'{{"step": 1, "split": "valid", "loss": {loss}}}\n')
-    assert run_checkpoint_step(tmp_path / "run", "best") == 2
-    assert resume_run(tmp_path / "run", QUIET).valid["step"] == 2
-
-
-def test_a_number_of_thousands_of_digits_is_not_a_step(tmp_path):
-    with pytest.raises(InputError, match="it must be last, best or a step number") as error:
-        run_checkpoint_step(tmp_path, "9" * 5000)
-    assert len(str(error.value)) < 200
 
 
 def test_a_start_that_was_killed_does_not_leave_a_run(config, tmp_path):
