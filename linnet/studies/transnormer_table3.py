@@ -15,6 +15,7 @@ class Table3(Ablation):
 
     title = "Softmax in early or late layers: the rows of TransNormer's Table 3"
     item = "Table 3"
+    core_hours = 0.16
     rows = (
         *ablation_rows(ELU, "1+elu", sets=LRPE, seeds=3),
         *ablation_rows(LATE, "vanilla", halved_ablation("elu", "softmax"), LRPE, seeds=3),
