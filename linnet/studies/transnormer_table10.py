@@ -19,7 +19,7 @@ class Table10(Ablation):
         for rows in (
             ablation_rows(system, system, seeds=3),
             ablation_rows(f"{system}, FFN", system, ffn="ffn", seeds=3),
-            ablation_rows(f"{system}, FFN and LayerNorm", system, sets=LAYER_NORM, ffn="ffn"),
+            ablation_rows(f"{system}, FFN and LayerNorm", system, sets=LAYER_NORM, ffn="ffn", seeds=3),
         )
         for row in rows
     )

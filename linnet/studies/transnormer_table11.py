@@ -15,9 +15,9 @@ class Table11(Ablation):
         row
         for system in ("T2", "T1")
         for rows in (
-            ablation_rows(f"{system}, blocks of 32", system, sets=("model.options.diag.block=32",)),
+            ablation_rows(f"{system}, blocks of 32", system, sets=("model.options.diag.block=32",), seeds=3),
             ablation_rows(system, system, seeds=3),
-            ablation_rows(f"{system}, blocks of 128", system, sets=("model.options.diag.block=128",)),
+            ablation_rows(f"{system}, blocks of 128", system, sets=("model.options.diag.block=128",), seeds=3),
         )
         for row in rows
     )

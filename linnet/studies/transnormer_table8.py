@@ -14,11 +14,10 @@ def _first(quarters: int) -> Layers:
 
 
 def _rows(system: str) -> tuple[Row, ...]:
-    """Five shares; the ends and the middle have three seeds, because claims rest on them."""
+    """Five shares, with three seeds each."""
     found = [ablation_rows(system, system, seeds=3)]
     for quarters, share in SHARES.items():
-        seeds = 1 if "quarter" in share else 3
-        found.insert(quarters, ablation_rows(f"{system}, {share}", system, _first(quarters), seeds=seeds))
+        found.insert(quarters, ablation_rows(f"{system}, {share}", system, _first(quarters), seeds=3))
     return tuple(row for rows in found for row in rows)
 
 

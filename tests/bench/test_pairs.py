@@ -50,6 +50,7 @@ def test_both_kinds_are_measured_and_an_absent_one_is_reported() -> None:
     for row in found["rows"]:
         assert row["ours"] > 0 and row["theirs"] > 0 and row["library"] == f"torch {torch.__version__}"
         assert row["speedup"] == pytest.approx(row["theirs"] / row["ours"], abs=0.01)
+        assert 0 <= row["products"] < 1
     assert [skip["attention"] for skip in found["skipped"]] == ["elu"]
     json.dumps(found, allow_nan=False)
 
