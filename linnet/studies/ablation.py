@@ -19,7 +19,7 @@ LAYERS = {"cpu": 4, "paper": 12}
 WIDTHS = {"cpu": {"glu": 170, "ffn": 256}, "paper": {"glu": 2048, "ffn": 3072}}  # of equal numbers of parameters
 # Chosen by the study mlm-rates; a system that is not in it uses the rate of the most similar one.
 RATES = {"T2": 6e-3, "T1": 6e-3, "vanilla": 6e-3, "1+elu": 6e-3, "NormAttention": 3e-3}
-RATES |= {"Performer": RATES["vanilla"]}
+RATES |= {"Performer": RATES["vanilla"], "NormAttention with LRPE": RATES["NormAttention"]}
 SMALL = ("model.options.diag.dropout=0.0", "model.options.softmax.dropout=0.0")  # no token is seen twice
 SCALES = {"cpu": Scale("mlm_small", "_roberta_small", SMALL), "paper": Scale("transnormer_roberta", "_roberta")}
 SHARED, SCORED = "ablations", 25  # the folder of the runs; batches that score a run, the same for all

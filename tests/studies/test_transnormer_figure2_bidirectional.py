@@ -30,6 +30,10 @@ def test_like_for_like_rows_share_everything_but_the_attention():
             assert same == {tuple(getattr(models["NormAttention"], field) for field in fields)}
             assert set(models["NormAttention"].layers) == {"norm"}
             assert models["NormAttention"].options["norm"]["positions"] == "none"
+    for scale in ("cpu", "paper"):
+        models = {run.row.name: planned_trained_model(run.config) for run in FIGURE2.study_runs(scale, seeds=1)}
+        kinds = {"vanilla": "softmax", "1+elu": "elu", "NormAttention": "norm"}
+        assert {models[f"{name} with LRPE"].options[kind]["positions"] for name, kind in kinds.items()} == {"lrpe"}
 
 
 def test_the_warm_up_alone_can_make_a_claim():
