@@ -3,6 +3,7 @@
 import html
 import io
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ FEW = 25  # points of the longest line up to which every point gets a marker
 CROWDED = 20  # letters that fit along an axis; more would touch
 MANY = 5  # powers of ten along an axis up to which ticks at 2 and 5 fit
 FIT = 14  # names that fill the height of a panel; more are drawn smaller
+NOTE_WIDTH = 80  # characters that fit under one panel
 IN_A_ROW = 3  # panels of a figure
 LARGEST = 150.0  # area of the largest circle, in square points
 BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False}  # a panel's legend
@@ -223,13 +225,14 @@ def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[
         for axes, figure in zip(places, figures, strict=False):
             _draw(axes, figure, named)
         if not named:
-            lines = {line.get_label(): line for axes in places for line in axes.get_lines()}
-            shown = [lines[name] for name in dict.fromkeys(_names(figures)) if name in lines]
+            known = {line.get_label(): line for axes in places for line in axes.get_lines()}
+            shown = [known[name] for name in dict.fromkeys(_names(figures)) if name in known]
             _legend(canvas.legend(handles=shown, loc="outside right center", frameon=False, handlelength=3))
         for axes in places[count:]:
             axes.remove()
         notes = dict.fromkeys(figure.note for figure in figures if figure.note)
-        canvas.supxlabel("\n".join(notes), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
+        lines = [line for note in notes for line in textwrap.wrap(note, NOTE_WIDTH * columns)]
+        canvas.supxlabel("\n".join(lines), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
         write_figure_canvas(canvas, path, metadata)
 
 

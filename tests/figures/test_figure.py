@@ -183,3 +183,12 @@ def test_a_logarithmic_axis_without_a_positive_value_is_drawn(tmp_path):
     nothing = Figure("memory", "tokens", "MB", [Series("a", [64, 128], [0.0, 0.0])], log_x=True, log_y=True)
     save_figures([nothing], tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("panels", [1, 2, 3])
+def test_a_long_note_ends_inside_the_picture(panels, tmp_path):
+    note = "Widths and masses of many small models, MEASURED AGAIN on WikiText-2 " * 4
+    save_figures([Figure("t", "x", "y", [Series("a", [0, 1], [1, 2])], note=note)] * panels, tmp_path / "a.png")
+    picture = Image.open(tmp_path / "a.png").convert("L")
+    edge = picture.crop((picture.width - 8, picture.height * 17 // 20, picture.width, picture.height))
+    assert edge.getextrema() == (255, 255)
