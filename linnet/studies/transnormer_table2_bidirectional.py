@@ -22,7 +22,7 @@ class Table2Bidirectional(Table2):
     """Vanilla's frame without relative positions for all; the claims are also judged without the warm-up."""
 
     title = "Relative standard deviation of gradients of masked models, as in TransNormer's Table 2"
-    core_hours = None
+    core_hours = 0.087
     scales: ClassVar = SCALES
     shared = SHARED
     scored_batches = SCORED
