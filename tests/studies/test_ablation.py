@@ -18,6 +18,7 @@ def record(row, seed, perplexity):
         "row": row,
         "seed": seed,
         "command": "linnet reproduce transnormer-table9 --scale cpu",
+        "scale": "cpu",
         "config": {"task": "masked_lm", "train": {"steps": 5, "batch": 2, "lr": 0.003}, "data": {"context": 8}},
         "environment": {"threads": 1, "linnet": "1", "torch": "2"},
         "parameters": 1234,
