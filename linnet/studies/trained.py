@@ -75,7 +75,7 @@ class Trained(Study):
     """A study of runs that differ only in the model and the seed."""
 
     kind = "trained"
-    fields = frozenset({"row", "seed", "scale", "config", "test", "curve", "environment", "command"})
+    fields = frozenset({"row", "seed", "config", "test", "curve", "environment", "command"})
     scales: ClassVar[Mapping[str, Scale]]
     rows: ClassVar[Sequence[Row]]
     shared: ClassVar[str] = ""  # name of the folder of runs, if several studies share them
