@@ -158,6 +158,15 @@ def test_no_two_modules_import_each_other():
     TopologicalSorter({module: at_import(path) for module, path in MODULES.items()}).prepare()
 
 
+def test_the_core_and_the_model_are_whole_classes():
+    """What they need from other files is called, not inherited: inheritance is for several of a kind."""
+    torch = importlib.import_module("torch")
+    from linnet.attention.base import Core
+    from linnet.models.backbone import Model
+
+    assert Core.__bases__ == Model.__bases__ == (torch.nn.Module,)
+
+
 @each_file()
 def test_third_party_imports(path):
     part = part_of(module_name(path))

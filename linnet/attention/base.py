@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from linnet.attention.cut import CutForm
+from linnet.attention.cut import check_whole_sequence, layout_over_ranks
 from linnet.attention.projections import (
     Device,
     Projections,
@@ -19,10 +19,12 @@ from linnet.attention.projections import (
     check_attention_causal,
     check_attention_count,
     parse_attention_options,
+    share_heads_in_attention,
 )
 from linnet.attention.rows import Kernel, weight_rows
 from linnet.config import Settings
 from linnet.errors import InputError, UnsupportedError
+from linnet.ops.cut import CutRanks
 from linnet.ops.masks import Layout, check_qkv_for_masks, check_state_and_mask, crosses_masks, layout_of_masks
 from linnet.ops.memory import Maybe
 from linnet.ops.precision import State, accumulator_precision
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from linnet.ops.cpu.decode import Stepper
 
 
-class Core(CutForm):
+class Core(nn.Module):
     """One attention mechanism on q, k (B,H,N,D) and v (B,H,N,E)."""
 
     name: ClassVar[str] = "this attention"  # set by the registry
@@ -51,6 +53,7 @@ class Core(CutForm):
     state_types: tuple[str, ...] = ()  # types of a state's tensors: "sum", "input", "moment", "count" or "flag"
     qkv_gain: ClassVar[float] = 2**-0.5  # of the Xavier initialization of the query, key and value projections
     stepper: "Stepper | None" = None  # a kernel for a whole decoding step
+    ranks: CutRanks | None = None  # those that share the sequence, if it is cut
 
     def __init__(self, heads: int, head_dim: int, causal: bool, options: Settings) -> None:
         super().__init__()
@@ -101,7 +104,7 @@ class Core(CutForm):
         `cross`: q is a different sequence from k and v, even if its length is the same.
         """
         self._check(q, k, v, segments, cross=not self.causal)
-        where = self.place_tokens(k, key_mask, segments)
+        where = layout_over_ranks(self.ranks, k, key_mask, segments)
         if crosses_masks(q, k, segments) or cross:
             self.check_cross()
             where = where.seen_by(q.shape[2])
@@ -109,7 +112,7 @@ class Core(CutForm):
 
     def check_cross(self) -> None:
         """Raise if queries and keys must be the same tokens."""
-        self.check_whole("attend across")
+        check_whole_sequence(self, "attend across")
         if not self.cross:
             raise UnsupportedError(f"{self.name} has no cross-attention: q, k and v must agree in length and heads")
         if self.relative != "none":
@@ -129,7 +132,7 @@ class Core(CutForm):
         self, q: Tensor, k: Tensor, key_mask: Maybe = None, segments: Maybe = None, normalize: bool = False
     ) -> Tensor:
         """Dense A (B,H,N,N): A @ v is the output before any norm. `normalize` divides each row by its sum."""
-        self.check_whole("show its weights")
+        check_whole_sequence(self, "show its weights")
         where = self.layout(q, k, k, key_mask, segments)
         A = self.dense(q, share_heads_in_attention(k, q), where, self.causal)
         if not normalize:
@@ -212,9 +215,13 @@ class Core(CutForm):
         """A causal `attend` from a state, and the state after it."""
         raise NotImplementedError
 
+    def cut_hurdle(self) -> str:
+        """Why a sequence cannot be cut over ranks; "" where `attend` takes a `CutLayout`, by which its sums cross."""
+        return "it does not say how its state crosses"
+
     def check_recurrent(self) -> None:
         """Raise if there is no recurrent state."""
-        self.check_whole("prefill or step")
+        check_whole_sequence(self, "prefill or step")
         if not (self.causal and self.recurrent):
             why = "it was built with causal=False" if self.recurrent else "it has no recurrent state"
             raise UnsupportedError(f"{self.name} cannot prefill or step: {why}")
@@ -247,12 +254,6 @@ class Mixer(Projections):
         self._check(x)
         q, k, _ = self._split(x)
         return self.core.weights(q, k, key_mask, segments, normalize)
-
-
-def share_heads_in_attention(x: Tensor, q: Tensor) -> Tensor:
-    """Keys or values x (B,G,N,.) with the heads of q (B,H,T,.): each is repeated for the H/G heads that share it."""
-    times = q.shape[1] // x.shape[1]
-    return x if times == 1 else x.repeat_interleave(times, dim=1)
 
 
 def create_attention(

@@ -1,9 +1,8 @@
-"""What a core says about a sequence that is cut over ranks: whether it can be, and what it then cannot do."""
+"""What a core does where its sequence is cut over ranks: it places its slice of the tokens, and refuses the rest."""
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from linnet.errors import UnsupportedError
 from linnet.ops.cut import CutRanks
@@ -11,30 +10,25 @@ from linnet.ops.masks import Layout, layout_of_masks
 from linnet.ops.memory import Maybe
 
 
-class CutForm(nn.Module):
-    """A core that may be one of many, each of which has a slice of the tokens."""
+class _Cut(Protocol):
+    """What these functions need of a core."""
 
     name: ClassVar[str]
-    relative: str
-    ranks: CutRanks | None = None  # those that share the sequence
-
-    def cut_hurdle(self) -> str:
-        """Why a sequence cannot be cut over ranks; "" where `attend` takes a `CutLayout`, by which its sums cross."""
-        return "it does not say how its state crosses"
-
-    def check_whole(self, what: str) -> None:
-        """A one-line error where the sequence is cut over ranks."""
-        if self.ranks is not None:
-            raise UnsupportedError(f"{self.name} cannot {what}: its sequence is cut over {self.ranks.size} ranks")
-
-    def place_tokens(self, x: Tensor, key_mask: Maybe, segments: Maybe) -> Layout:
-        """Where the tokens of x (B,H,N,D) stand in the whole sequence."""
-        device: torch.device = x.device
-        if self.ranks is not None:
-            return self.ranks.layout(x.shape[0], x.shape[2], key_mask, segments, device)
-        return layout_of_masks(x.shape[0], x.shape[2], key_mask, segments, device)
+    ranks: CutRanks | None
 
 
-def grid_cut_hurdle(core: CutForm) -> str:
-    """Why a core with these positions cannot be cut over ranks, or ""."""
-    return "positions='rope2d' reads rows as squares" if core.relative == "rope2d" else ""
+def check_whole_sequence(core: _Cut, what: str) -> None:
+    """Raise a one-line error if the sequence is cut over ranks."""
+    if core.ranks is not None:
+        raise UnsupportedError(f"{core.name} cannot {what}: its sequence is cut over {core.ranks.size} ranks")
+
+
+def layout_over_ranks(ranks: CutRanks | None, x: Tensor, key_mask: Maybe, segments: Maybe) -> Layout:
+    """The layout of the tokens of x (B,H,N,D) in the whole sequence, of which each of the `ranks` has a slice."""
+    place = layout_of_masks if ranks is None else ranks.layout
+    return place(x.shape[0], x.shape[2], key_mask, segments, x.device)
+
+
+def grid_cut_hurdle(relative: str) -> str:
+    """Why a core with these relative positions cannot be cut over ranks, or ""."""
+    return "positions='rope2d' reads rows as squares" if relative == "rope2d" else ""

@@ -66,7 +66,7 @@ class DiagAttention(Core):
 
     def cut_hurdle(self) -> str:
         """None but a grid of positions: a block that a cut splits borrows its other keys and values."""
-        return grid_cut_hurdle(self)
+        return grid_cut_hurdle(self.relative)
 
     def _rule(self, causal: bool) -> BlockRule:
         return BlockRule(self.options.kind, causal, self.head_dim**-0.5, self.options.dropout if self.training else 0.0)

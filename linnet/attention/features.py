@@ -50,7 +50,7 @@ class FeatureCore(Core):
 
     def cut_hurdle(self) -> str:
         """None but a grid of positions: S and z of each rank add up."""
-        return grid_cut_hurdle(self)
+        return grid_cut_hurdle(self.relative)
 
     @property
     def feature_width(self) -> int:
@@ -147,7 +147,7 @@ class LogFeatureCore(Core):
 
     def cut_hurdle(self) -> str:
         """None but a grid of positions: S, z and the largest keys of each rank join."""
-        return grid_cut_hurdle(self)
+        return grid_cut_hurdle(self.relative)
 
     def turned(self, q: Tensor, k: Tensor, where: Layout) -> tuple[Tensor, ...]:
         """q and k in float32 or wider, turned by position; q and k themselves without positions."""

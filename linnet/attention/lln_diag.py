@@ -54,7 +54,7 @@ class LlnDiagAttention(Core):
             self.p = nn.Parameter(torch.full((1, heads, 1, head_dim), 0.5))
 
     def cut_hurdle(self) -> str:
-        return self.lln.cut_hurdle() or self.diag.cut_hurdle() or grid_cut_hurdle(self)
+        return self.lln.cut_hurdle() or self.diag.cut_hurdle() or grid_cut_hurdle(self.relative)
 
     def check_recurrent(self) -> None:
         super().check_recurrent()

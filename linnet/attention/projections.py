@@ -92,6 +92,12 @@ class Projections(nn.Module):
         return self.out(o.transpose(1, 2).flatten(2))
 
 
+def share_heads_in_attention(x: Tensor, q: Tensor) -> Tensor:
+    """Keys or values x (B,G,N,.) with the heads of q (B,H,T,.): each is repeated for the H/G heads that share it."""
+    times = q.shape[1] // x.shape[1]
+    return x if times == 1 else x.repeat_interleave(times, dim=1)
+
+
 def attention_on_device(device: Device) -> contextlib.AbstractContextManager[Any]:
     """A context in which new tensors are created on this device; None keeps the current one."""
     return contextlib.nullcontext() if device is None else torch.device(device)

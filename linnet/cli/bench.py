@@ -68,7 +68,7 @@ def bench_command(
       linnet bench peers --threads 1 --out benchmarks
       linnet bench parallel --out benchmarks
     """
-    _check(what, quick, lengths, only, peers, compiled, threads)
+    _check(what, quick, lengths, peers, compiled, threads)
 
     import torch
 
@@ -124,9 +124,7 @@ def bench_command(
     _finish(results, out, json)
 
 
-def _check(
-    what: list[str], quick: bool, lengths: str | None, only: str, peers: bool, compiled: bool, threads: int | None
-) -> None:
+def _check(what: list[str], quick: bool, lengths: str | None, peers: bool, compiled: bool, threads: int | None) -> None:
     """Raise for unknown names and for options that cannot be combined."""
     for name in what:
         if name not in (*KINDS, *ALONE):

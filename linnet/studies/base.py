@@ -208,10 +208,13 @@ class Study(ABC):
 
 
 def check_study_picture(picture: Path, study: str) -> None:
-    """Raise if this file is a figure of another study; early figures do not name their study."""
-    owner = read_figure_metadata(picture).get(OWNER, study)
+    """Raise if this file exists and is no figure of this study; early figures name their records alone."""
+    about = read_figure_metadata(picture)
+    owner = about.get(OWNER, study)
     if owner != study:
         raise InputError(f"{picture} is a figure of {owner}, not of {study}: change --out or --results")
+    if picture.exists() and not {OWNER, SOURCE} & about.keys():
+        raise InputError(f"{picture} is not a figure of a study: change --out or --results")
 
 
 def study_maps_name(picture: str) -> str:

@@ -54,7 +54,7 @@ class ConversionStudy(Untrained):
     title = "A pretrained encoder made linear: all-MiniLM-L6-v2"
     paper, item = "linnet", "conversion"
     picture = "loss of the conversion against updates"
-    fields = frozenset({"attention", "scores", "cpu_minutes", "environment", "command"})
+    fields = frozenset({"row", "attention", "scores", "cpu_minutes", "environment", "command"})
     rows: ClassVar = ROWS
     checkpoints: Path | None = None
 
@@ -87,6 +87,7 @@ class ConversionStudy(Untrained):
         elif run != "original":
             patch(model, attention, **options)
         return {
+            "row": run,
             "attention": attention,
             "options": options,
             "scores": {"as it is" if how is None else "converted": exam.scores(model, screen.work(f"scoring {run}"))},
@@ -97,7 +98,7 @@ class ConversionStudy(Untrained):
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
         """One line per system and stage, with the share of the original's scores."""
-        by_run = {_run_of(record): record for record in records}
+        by_run = {record["row"]: record for record in records}
         order = [run for run in self.rows if run in by_run]
         whole = by_run["original"]["scores"]["as it is"] if "original" in by_run else None
         lines = []
@@ -128,16 +129,6 @@ class ConversionStudy(Untrained):
         ]
         series = series or [Series("not trained", [0, 1], [0.0, 0.0])]
         return [Figure("Conversion", "update", "relative error", series, note=note)]
-
-
-def _run_of(record: Record) -> str:
-    """The name of the row that a record belongs to."""
-    tuned = record["conversion"].get("settings", {}).get("tune_steps", 0)
-    wanted = (record["attention"], record["options"], tuned)
-    planned = {
-        run: (attention, options, (how or {}).get("tune_steps", 0)) for run, (attention, options, how) in ROWS.items()
-    }
-    return next(run for run, plan in planned.items() if plan == wanted)
 
 
 def _layer_tables(by_run: dict[str, Record]) -> list[Table]:

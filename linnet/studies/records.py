@@ -11,7 +11,7 @@ from typing import Any
 
 from linnet import __version__
 from linnet.errors import InputError, LinnetError
-from linnet.models.config import ModelConfig
+from linnet.models.config import ModelConfig, split_layer_config
 from linnet.registry import ATTENTION
 from linnet.storage import read_json_file
 
@@ -120,12 +120,7 @@ def _git(*words: str) -> str:
 
 def record_resolved_model(config: ModelConfig) -> Record:
     """Every field of a model and every option of its mechanisms, including defaults."""
-    names = [name for name in ATTENTION.names() if any(name in _mechanisms(layer) for layer in config.layers)]
+    names = [name for name in ATTENTION.names() if any(name in split_layer_config(layer)[1] for layer in config.layers)]
     given = {name: ATTENTION[name].Options(**config.options.get(name, {})) for name in names}
     options = {name: found.model_dump(mode="json") for name, found in given.items()}
     return {**config.model_dump(mode="json"), "options": options}
-
-
-def _mechanisms(layer: str) -> list[str]:
-    """The mechanisms of a layer, which are joined by `+`."""
-    return "".join(letter if letter.isalnum() or letter == "_" else " " for letter in layer).split()

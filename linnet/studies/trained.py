@@ -219,9 +219,8 @@ class Trained(Study):
 
     def _not_run(self, records: Sequence[Record]) -> str:
         """The planned runs without a record, and the time that they would take; empty if there are none."""
-        scale = str(records[0]["command"]).rpartition(" ")[2]
         done = {(record["row"], record["seed"], record["config"].get("task")) for record in records}
-        planned = self.study_runs(scale) if scale in self.scales else []
+        planned = self.study_runs(records[0]["scale"])
         left = [run.name for run in planned if (run.row.name, run.seed, run.config.task) not in done]
         seconds = statistics.fmean(record.get("seconds", 0.0) for record in records)
         names, hours = ", ".join(f"`{name}`" for name in left), len(left) * seconds / 3600

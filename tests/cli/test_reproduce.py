@@ -283,6 +283,17 @@ def test_no_study_overwrites_the_picture_of_another(small, run):
     assert not (small / "there.md").exists()
 
 
+@pytest.mark.parametrize("picture", ["docs/benchmarks/ops-causal.png", "LICENSE"])
+def test_no_study_overwrites_what_no_study_has_drawn(small, run, picture):
+    root = Path(__file__).parents[2]
+    for name in ("transnormer-table6-cpu", "transnormer-table7-cpu"):
+        shutil.copytree(root / "docs/results" / name, small / name)
+    shutil.copy(root / picture, small / "mine.png")
+    code, _, err = run("reproduce", "transnormer-figure1", "--results", "mine")
+    assert (code, err) == (2, "linnet: mine.png is not a figure of a study: change --out or --results\n")
+    assert (small / "mine.png").read_bytes() == (root / picture).read_bytes()
+
+
 def test_a_dry_run_is_a_table(small, run):
     code, out, err = run("reproduce", "transnormer-table4", "--dry-run", "--only", "T2", "--seeds", "1")
     assert (code, err) == (0, "")

@@ -21,6 +21,9 @@ def test_a_sweep_runs_shares_and_names_the_best(run, tmp_path):
     code, out, err = run(*words, "--seeds", "2")
     assert code == 0 and "train.lr=3e-3" in out and " to " in out  # a range over seeds
     assert "best on the validation split: train.lr=3e-3, perplexity" in out and "step" not in err  # nothing was trained
+    code, out, err = run(*words, "--seeds", "3", "--render")  # two runs more, which the page names
+    planned = out.partition("Planned and not run")[2].splitlines()[0]
+    assert code == 0 and "`train.lr=1e-6-seed2`, `train.lr=3e-3-seed2`" in planned
     folders = sorted(path.name for path in (tmp_path / "out").iterdir() if "seed" in path.name)
     before = {name: (tmp_path / "out" / name / "metrics.jsonl").stat().st_mtime_ns for name in folders}
     assert folders == [f"train.lr={lr}-seed{seed}" for lr in ("1e-6", "3e-3") for seed in (0, 1)]

@@ -10,6 +10,7 @@ def lra_record(row, task, accuracy, seed=0, **train):
         "row": row,
         "seed": seed,
         "command": "linnet reproduce transnormer-table6 --scale cpu",
+        "scale": "cpu",
         "config": {"task": task, "pretrain": False, "train": {**TRAIN, **train}, "data": {"context": 9}},
         "environment": {"linnet": "1", "torch": "2"},
         "curve": [

@@ -21,6 +21,7 @@ def record(run: str, stsb: float, papers: float) -> dict:
     return {
         "study": "conversion",
         "schema": 2,
+        "row": run,
         "attention": attention,
         "options": options,
         "scores": {"as it is": {"stsb": stsb, "papers": papers}},
@@ -48,6 +49,14 @@ def test_the_page_compares_every_system_with_the_original(tmp_path):
     assert "after transfer | 0.100 | 0.200 |" in page
     assert f"{1.5 * len(ROWS):.0f} core-minutes" in page
     assert study.figures(study.read(tmp_path), "")[0].series[0].name == "transfer"
+
+
+def test_a_record_says_which_row_it_is_even_if_the_settings_have_changed_since(tmp_path):
+    older = {**record("hedgehog", 0.7, 0.5), "options": {"features": 8}}
+    older["conversion"]["settings"]["tune_steps"] = 100
+    (tmp_path / "hedgehog.json").write_text(json.dumps(older))
+    study = STUDY["conversion"]()
+    assert "| hedgehog, no local branch, after transfer and tuning | 0.700 |" in study.to_markdown(study.read(tmp_path))
 
 
 def test_without_the_model_it_says_where_to_get_it(monkeypatch):

@@ -15,6 +15,7 @@ def record(row, seed, bits):
         "row": row,
         "seed": seed,
         "command": "linnet reproduce enwik8 --scale cpu",
+        "scale": "cpu",
         "config": {"task": "causal_lm", "train": {"steps": 5, "batch": 2, "lr": 0.002}, "data": {"context": 8}},
         "environment": {"linnet": "1", "torch": "2", "threads": 1},
         "parameters": 1234,

@@ -1,5 +1,6 @@
 """The index of results: the committed one is current, and rendering a study rewrites it."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,14 @@ def test_the_committed_index_lists_every_page():
     assert rendered == index_of_results(RESULTS)
     pages = {page.name for page in RESULTS.glob("*.md")} - {"README.md"}
     assert all(f"({page})" in text for page in pages)
+
+
+def test_no_page_lists_studies_by_hand():
+    """A new study has a page of its own, and the rendered list: no other page has to be changed for it."""
+    for page in RESULTS.glob("*.md"):
+        before, _, rest = page.read_text().partition(BEGIN)
+        rows = re.findall(r"^\| \[?`?([a-z0-9-]+)", before + rest.partition(END)[2], re.MULTILINE)
+        assert not set(rows) & set(STUDY.names()), page.name
 
 
 @pytest.mark.parametrize("text", ["# Results\n", f"{END} {BEGIN[:5]}", None])

@@ -29,6 +29,7 @@ def record(name: str, seed: int, accuracies: list[float]) -> dict:
         "row": name,
         "seed": seed,
         "command": "linnet reproduce recall --scale cpu",
+        "scale": "cpu",
         "config": {
             "task": "recall",
             "seed": seed,

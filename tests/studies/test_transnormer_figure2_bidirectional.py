@@ -15,6 +15,7 @@ def record(row, seed, early, late):
         "row": row,
         "seed": seed,
         "command": "linnet reproduce transnormer-table2-bidirectional --scale cpu",
+        "scale": "cpu",
         "config": {"train": {"warmup": 10, "steps": 20}, "task": "masked_lm"},
         "curve": halves,
         "analysis": {"gradients": {"deviation": [((early**2 + late**2) / 2) ** 0.5, 0.1], "reading": "std / mean"}},

@@ -18,6 +18,7 @@ def test_a_rate_that_was_not_run_has_a_gap():
         "row": "T2 at 0.002",
         "seed": 0,
         "command": "linnet reproduce transnormer-table4-rates --scale cpu",
+        "scale": "cpu",
         "config": {"task": "causal_lm"},
         "environment": {"linnet": "1", "torch": "2"},
         "tokens": 80,
