@@ -19,11 +19,11 @@ class CutForm(nn.Module):
     ranks: CutRanks | None = None  # those that share the sequence
 
     def cut_hurdle(self) -> str:
-        """Why a sequence cannot be cut over ranks; "" where `attend` takes a `CutLayout`, by which its sums cross."""
+        """Why a sequence cannot be cut over ranks; "" if `attend` takes a `CutLayout`, which adds sums over ranks."""
         return "it does not say how its state crosses"
 
     def check_whole(self, what: str) -> None:
-        """A one-line error where the sequence is cut over ranks."""
+        """Raise a one-line error if the sequence is cut over ranks."""
         if self.ranks is not None:
             raise UnsupportedError(f"{self.name} cannot {what}: its sequence is cut over {self.ranks.size} ranks")
 

@@ -29,7 +29,7 @@ Texts = Iterator[tuple[str, bool]]  # parts of documents, each with whether it i
 
 
 def refuse_source_row(path: str) -> Bad:
-    """What to do with a bad row unless it is to be skipped: raise."""
+    """A function that raises for a bad row; the default, unless bad rows are skipped."""
 
     def refuse(place: str, why: str) -> None:
         raise InputError(f"{path}, {place}: {why}")
@@ -40,7 +40,7 @@ def refuse_source_row(path: str) -> Bad:
 def read_source_texts(path: str, kind: str, field: str, start: int, stop: int, bad: Bad) -> Texts:
     """The text from `start` to `stop`, line ends as `\\n`; the last part of plain text ends a document.
 
-    Texts of white space alone are left out.
+    Texts of only white space are skipped.
     """
     if kind == "text":
         return _read_plain(path, start, stop)

@@ -122,7 +122,7 @@ def _model_class(path: Path, about: dict[str, Any], config: PreTrainedConfig) ->
 def _weights(
     path: Path, cls: type[PreTrainedModel], config: PreTrainedConfig, dtype: torch.dtype | None
 ) -> PreTrainedModel:
-    """The model with its weights; a missing one is an error."""
+    """The model with its weights loaded; raises if one is missing."""
     found: Any
     try:
         with quiet_transformers():
