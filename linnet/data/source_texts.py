@@ -24,7 +24,7 @@ ROWS = 256  # of Parquet, read at once
 # Python takes U+001C to U+001F for white space too; Unicode, and so the tokenizer, does not.
 CUT = re.compile(r"(?<=\S)\r?\n(?=\S)|(?<=[^\S\r\x1c-\x1f])(?=[^\S\r\n\x1c-\x1f]\S)|(?<=\n)(?=\r?\n\S)")
 
-Bad = Callable[[str, str], None]  # told of a row that cannot be read: its place and the reason; raises to refuse it
+Bad = Callable[[str, str], None]  # called with the place of a bad row and the reason; raises to refuse the row
 Texts = Iterator[tuple[str, bool]]  # parts of documents, each with whether it is the last of its document
 
 

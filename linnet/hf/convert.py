@@ -265,7 +265,7 @@ class Conversion:
             raise InputError(f"{found.path} does not fit this conversion: {state_fault(error)}") from None
         own = self._changed()
         if progress.step != found.step or _forms(found.model) != _forms(own):
-            raise InputError(f"{found.path} does not fit this conversion: its step or its weights are others")
+            raise InputError(f"{found.path} does not fit this conversion: its step or its weights differ")
         with torch.no_grad():
             for name, tensor in found.model.items():
                 own[name].copy_(tensor)
@@ -278,9 +278,9 @@ class Conversion:
             entries[i] = {key: moment for key, moment in moments.items() if moment is not None}
             wanted = {"exp_avg": _form(parameter), "exp_avg_sq": _form(parameter), "step": ((), torch.float32)}
             if entries[i] and _forms(entries[i]) != wanted:
-                raise InputError(f"{found.path} does not fit this conversion: its moments are others")
+                raise InputError(f"{found.path} does not fit this conversion: its moments differ")
         if sum(map(len, entries.values())) != len(found.optimizer):
-            raise InputError(f"{found.path} does not fit this conversion: it has other moments")
+            raise InputError(f"{found.path} does not fit this conversion: it has unknown moments")
         left = {i: entry for i, entry in entries.items() if entry}
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": left})
 

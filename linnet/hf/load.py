@@ -69,7 +69,7 @@ def _check_files(path: Path) -> None:
     parts = read_json_file(index).get("weight_map", {}) if index.exists() else {}
     for name in set(parts.values()) if isinstance(parts, dict) else ():
         if not isinstance(name, str) or name != Path(name).name:
-            raise InputError(f"{index} names {short_config_value(name)}, which is no file of this folder")
+            raise InputError(f"{index} names {short_config_value(name)}, which is not a file in this folder")
 
 
 def _check_version(file: Path, version: object) -> None:
