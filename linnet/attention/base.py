@@ -216,7 +216,7 @@ class Core(nn.Module):
         raise NotImplementedError
 
     def cut_hurdle(self) -> str:
-        """Why a sequence cannot be cut over ranks; "" where `attend` takes a `CutLayout`, by which its sums cross."""
+        """Why a sequence cannot be cut over ranks; "" if `attend` takes a `CutLayout`, which adds sums over ranks."""
         return "it does not say how its state crosses"
 
     def check_recurrent(self) -> None:

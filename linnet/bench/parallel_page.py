@@ -66,7 +66,7 @@ def _messages(found: Found) -> Table:
 
 
 def bench_parallel_fit(found: Found) -> Table:
-    """The fitted numbers of each case, and what they say of the steps of two ranks, which took no part in the fit."""
+    """The fitted numbers of each case, and their prediction for the steps of two ranks, which the fit does not use."""
     hardware = costs.fit_parallel_hardware(found)
     columns = ["model", "work per token", "fixed work", "memory per token", "tokens per rank", "predicted", "measured"]
     rows = []
@@ -126,7 +126,7 @@ def measured_parallel_memory(found: Found) -> float:
 
 
 def bench_parallel_note(found: Found) -> str:
-    """How it was measured, one line each."""
+    """Notes on how the numbers were measured, one line each."""
     model, where = found["settings"]["model"], found["environment"]
     load = ", ".join(str(each) for each in found["load"])
     return "\n".join(
@@ -136,8 +136,8 @@ def bench_parallel_note(found: Found) -> str:
             f"torch {where['torch']}, "
             f"{where['cores']} cores ({where['machine']}), medians of {found['settings']['rounds']} rounds in turns.",
             f"Load of the machine (mean number of processes that wanted a core) before and after each model: {load}; "
-            f"it has {where['cores']} cores. Where the load is above them, other programs slowed the seconds down, two "
-            "ranks more than one; processor seconds do not count the waiting.",
+            f"it has {where['cores']} cores. Above that load, other programs make the seconds longer, more so for two "
+            "ranks than for one; processor seconds do not count waiting.",
         ]
     )
 
@@ -148,11 +148,10 @@ def bench_parallel_assumptions(found: Found) -> list[str]:
     per_unit = measured_parallel_memory(found)
     return [
         f"Compute: {costs.PEAK / 1e12:.0f} TFLOP/s per rank (one H100 SXM, dense bfloat16), of which a step reaches "
-        f"{100 * costs.SHARE:.0f} %, whatever the number of tokens per rank.",
+        f"{100 * costs.SHARE:.0f} %, for any number of tokens per rank.",
         f"Model: {costs.LAYERS} layers of `norm`, width {costs.WIDTH:,}, {costs.HEADS} heads, "
-        f"{parameters / 1e9:.2f} billion parameters, a batch of one sequence. Operations are counted: 6 per parameter "
-        "and token, and those of the "
-        f"attention in chunks of {costs.CHUNK}. Nothing is computed twice.",
+        f"{parameters / 1e9:.2f} billion parameters, a batch of one sequence. Operations: 6 per parameter and token, "
+        f"plus those of the attention in chunks of {costs.CHUNK}. Nothing is computed twice.",
         f"Network: {costs.RATE / 1e9:.0f} GB/s and {1e6 * costs.HOP:.0f} µs per message between neighbors of a ring, "
         "also inside a node; a gather takes W - 1 messages, and nothing overlaps with work.",
         "States: float32, gathered once per layer, and their gradients returned once, as counted in the measurement.",
@@ -161,7 +160,7 @@ def bench_parallel_assumptions(found: Found) -> list[str]:
         f"and unit of width in float32), halved for bfloat16; {costs.OPTIMIZER} bytes per parameter, sharded over all "
         "ranks.",
         "Checkpointed: only the input of each layer is kept, in bfloat16, and one layer's activations at a time. Work "
-        "then takes a third longer, and states are gathered once more; the columns of seconds are without it.",
+        "then takes a third longer, and states are gathered once more; the columns of seconds do not include this.",
         "No rank is slower than another, and none fails. Reading the data and the optimizer's step cost nothing.",
     ]
 
@@ -174,22 +173,22 @@ def bench_parallel_page(found: Found) -> str:
     for table in bench_parallel_tables(found):
         parts += [f"### {table.title}", "", table.to_markdown(), ""]
     parts += [
-        "Weak efficiency is the time of one rank over that of two with as many tokens each; strong efficiency is the "
-        "time of one rank over twice that of two with half the tokens each."
+        "Weak efficiency is the time of one rank divided by that of two ranks with as many tokens each. Strong "
+        "efficiency is the time of one rank divided by twice that of two ranks with half the tokens each."
     ]
     hardware = costs.fit_parallel_hardware(found)
     parts += ["", "## Modeled", "", "### Fit to this machine", ""]
     parts += [
         "A step takes a fixed time, a time per token, and messages in rings. A message takes "
-        f"{1000 * hardware.hop:.2f} ms and a second per {hardware.rate / 1e6:,.0f} MB (fitted to the gathers above); "
-        "work is fitted to the processor seconds of one rank. The steps of two ranks took no part in the fit."
+        f"{1000 * hardware.hop:.2f} ms plus a second per {hardware.rate / 1e6:,.0f} MB (fitted to the gathers above); "
+        "work is fitted to the processor seconds of one rank. The fit does not use the steps of two ranks."
     ]
     parts += ["", bench_parallel_fit(found).to_markdown(), "", "### On other hardware", ""]
-    parts += ["Nothing below was measured. What it assumes:", ""]
+    parts += ["Nothing below was measured. The model assumes:", ""]
     parts += [f"- {line}" for line in bench_parallel_assumptions(found)]
     parts += ["", bench_parallel_forecast(found).to_markdown(), ""]
     parts += [
-        "Messages depend on the number of ranks alone. So for few tokens per rank they take longer than the work, and "
-        "a sequence should be cut no finer than its memory demands; with many tokens per rank they vanish."
+        "The time of messages depends only on the number of ranks. With few tokens per rank they take longer than the "
+        "work, so cut a sequence no finer than memory requires; with many tokens per rank they hardly matter."
     ]
     return "\n".join(parts) + "\n"

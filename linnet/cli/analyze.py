@@ -65,9 +65,9 @@ def analyze_command(
     """Measure the attention of a trained model.
 
     Measures entropy, temperature, spectral gap, locality, the distribution of the weights and bounds on gradients.
-    The table has one row per layer; analysis.json has every layer and head, with figures beside it. For a model of
-    images, pictures.json has predictions, the confusion matrix of the validation split, and what each patch of a few
-    images reads. `linnet report` includes all of it.
+    The table has one row per layer; analysis.json has every layer and head, with figures beside it. For an image model,
+    pictures.json has predictions, the confusion matrix of the validation split, and what each patch of a few images
+    reads. `linnet report` includes all of this.
 
     \b
     Examples:
@@ -221,7 +221,7 @@ def _read(folder: Path, text: Path, tokens: int | None, model: "Model") -> "tupl
     context = read_config_toml(folder / "config.toml")["data"]["context"] if (folder / "config.toml").exists() else None
     limit = model.config.max_length if model.config.positions == "learned" else context
     if limit is not None and tokens is None and len(ids) > limit:
-        raise InputError(f"{text} has {len(ids)} tokens, the model's context {limit}: --tokens {limit} reads so many")
+        raise InputError(f"{text} has {len(ids)} tokens, the model's context {limit}: set --tokens to at most {limit}")
     if model.config.positions == "learned" and len(ids) > model.config.max_length:
         raise InputError(f"--tokens is {tokens}: the model has {model.config.max_length} positions")
     return torch.tensor([ids]), *tokenizer.words(ids)

@@ -21,8 +21,8 @@ What = Annotated[
         help="One or more of: ops (attention alone, every backend and other libraries), model (training steps of a "
         "small model, and one layer), decode (one more token), profile (where the time goes), vision (an "
         "image of 32 to 1,024 pixels; --lengths are then pixels). Or peers: linnet's "
-        "mechanisms against public implementations of the same, at 1,024 and 4,096 tokens. Or parallel: one sequence "
-        "over 1 and 2 processes of one core each, and a model of more.",
+        "mechanisms beside public implementations of them, at 1,024 and 4,096 tokens. Or parallel: one sequence "
+        "over 1 and 2 processes of one core each, and estimates for more.",
         metavar="WHAT...",
     ),
 ]
@@ -55,10 +55,10 @@ def bench_command(
 ) -> None:
     """Measure time and memory of attention, models and decoding.
 
-    Cases that are compared take turns in random order, and the tables show medians. Each memory peak is measured in
-    its own process, and the limits of the machine in the same turns. A note reports whether other programs kept the
-    machine busy. Ctrl-C prints the results so far; with --out, the same command continues from there. On two idle
-    cores, ops, model, decode and profile take about 30 minutes together, peers about five minutes.
+    Compared cases, and measurements of the machine's limits, take turns in random order; the tables show medians. Each
+    memory peak is measured in its own process. A note reports whether other programs kept the machine busy. Ctrl-C
+    prints the results so far; with --out, the same command continues from there. On two idle cores, ops, model, decode
+    and profile together take about 30 minutes, peers about five.
 
     \b
     Examples:

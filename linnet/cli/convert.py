@@ -8,7 +8,7 @@ import typer
 from linnet.cli import Json, print_cli_json, print_cli_table
 from linnet.errors import InputError
 
-Folder = Annotated[Path, typer.Argument(help="A folder of Transformers with an encoder.", metavar="DIR")]
+Folder = Annotated[Path, typer.Argument(help="A Transformers folder with an encoder.", metavar="DIR")]
 Attention = Annotated[str, typer.Option("--attention", help="One of `linnet list attention`.", metavar="NAME")]
 Text = Annotated[Path, typer.Option("--text", help="A text to learn from, without labels.", metavar="FILE")]
 Out = Annotated[Path, typer.Option("--out", help="New folder for the converted model.", metavar="DIR")]
@@ -24,7 +24,7 @@ def convert_command(
 
     First each layer's new attention learns to imitate the old one on your text (transfer_steps), then, with tune_steps,
     the model learns to reproduce its old hidden states. The folder gets the model for `linnet.hf.load`, the curve in
-    conversion.json, and the error per layer in README.md. The same command continues a conversion that was interrupted.
+    conversion.json, and the error per layer in README.md. The same command continues an interrupted conversion.
 
     \b
     Examples:

@@ -23,7 +23,8 @@ Valid = Annotated[int | None, typer.Option("--valid", min=1, help="Trees to vali
 Test = Annotated[int | None, typer.Option("--test", min=1, help="Trees to test on; 2,000 by default.")]
 Pictures = Annotated[int | None, typer.Option("--count", min=3, help="Images to generate; 200,000 by default.")]
 Preview = Annotated[
-    Path | None, typer.Option("--preview", help="Also draw 32 into a .png; a frame marks label 1.", metavar="FILE")
+    Path | None,
+    typer.Option("--preview", help="Also draw 32 images into a .png; a frame marks label 1.", metavar="FILE"),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="The same seed gives the same data; 0 by default.")]
 
@@ -41,10 +42,10 @@ def data_command(
 ) -> None:
     """Generate a data set, or print where to get it.
 
-    These are the data sets of the Long Range Arena, and images. listops writes basic_train.tsv, basic_val.tsv and
-    basic_test.tsv, the names of the public files. pathfinder writes a folder of images, a thousand per file, and
-    continues if it was stopped. The other names write nothing: they print which files to get and from where, or the
-    path in LINNET_DATA.
+    The data sets are those of the Long Range Arena, and images. listops writes basic_train.tsv, basic_val.tsv and
+    basic_test.tsv, named like the public files. pathfinder writes a folder of images, a thousand per file, and
+    continues after a stop. The other names write nothing: they print which files to get and from where, or the path in
+    LINNET_DATA.
 
     \b
     Examples:

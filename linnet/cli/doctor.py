@@ -37,9 +37,9 @@ def doctor_command(
 ) -> None:
     """Check the installation, or a broken run.
 
-    With RUN: shows what the folder of a run still holds and what to do with it; changes nothing.
+    With RUN, shows what the folder of a run still holds and what to do with it. Changes nothing.
 
-    Without: checks versions, extras, processor, memory, data sets, compiled kernels and backends. "missing" marks
+    Without RUN, checks versions, extras, processor, memory, data sets, compiled kernels and backends. "missing" marks
     something optional, with advice on how to get it. "wrong" marks a problem to fix, and the exit code is then 1.
 
     \b

@@ -34,7 +34,7 @@ def generate_command(
     repetition_penalty: Penalty = 1.0,
     stop: Stop = None,
     ignore_end: IgnoreEnd = False,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text; default a new one.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text; a new one by default.")] = None,
     checkpoint: Checkpoint = "last",
     json: Json = False,
 ) -> None:

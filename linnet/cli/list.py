@@ -92,8 +92,9 @@ def list_command(
     """List mechanisms, models, tasks, recipes, studies and more.
 
     create_mixer, create_model, recipes, `linnet train` and `linnet reproduce` accept the names in the first column. For
-    a study, `runs` and `core_hours` refer to its CPU scale: the time of all its runs, measured where they are recorded,
-    else 6 * parameters * tokens at 2e10 per second and core, and null if nothing is trained.
+    a study, `runs` and `core_hours` refer to its CPU scale. `core_hours` is the time of all its runs: measured if they
+    are recorded, otherwise estimated as 6 * parameters * tokens at 2e10 operations per second on one core; null if
+    nothing is trained.
 
     \b
     Examples:

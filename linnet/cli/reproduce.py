@@ -26,11 +26,11 @@ def reproduce_command(
     name: Name, scale: Scale = "cpu", out: Out = None, results: Results = None, only: Only = None, seeds: Seeds = None,
     render: Render = False, dry_run: DryRun = False, json: Json = False,
 ) -> None:  # fmt: skip
-    """Do the runs behind a paper's result, and render its table.
+    """Run the experiments behind a paper's table or figure.
 
     Each finished run leaves one JSON record with its configuration, seed, versions and curve. Recorded runs are not
-    repeated, so the command can be stopped and restarted, and started twice to use two cores. The page and the figure
-    are written beside the records; --render also shows the progress of unfinished runs, beside their folder.
+    repeated, so you can stop and restart the command, and start it twice to use two cores. The page and the figure are
+    written beside the records; --render also plots the progress of unfinished runs, beside their folder.
 
     --dry-run reads no data. It estimates GPU hours as 6 * parameters * tokens / (312e12 per second * 0.3): one A100 in
     bfloat16 at 30 % of its peak, which small models do not reach. Tokens are steps * batch * accumulate * context,

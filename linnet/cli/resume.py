@@ -15,8 +15,9 @@ def resume_command(folder: Run, json: Json = False) -> None:
     """Continue a run from its newest valid checkpoint.
 
     On the same machine, with the same torch and number of threads, the result is bit-identical to that of a run that
-    was never stopped. A damaged checkpoint is reported and skipped. A finished run stays unchanged. If config.toml or
-    the data have changed since the checkpoint, the command refuses; only train.steps may be raised, to train longer.
+    was never stopped. A damaged checkpoint is reported and skipped. A finished run stays unchanged. If the data or a
+    setting that affects the result have changed since the checkpoint, the command refuses; train.steps may change, to
+    train longer (docs/training.md lists all settings that may).
 
     \b
     Example:

@@ -30,8 +30,8 @@ def sweep_command(
 ) -> None:
     """Train every combination of a grid, and rank them.
 
-    Each finished run leaves one record. Recorded runs are not repeated, so the command can be stopped and restarted,
-    given more --seeds, and started twice to use two cores. Sweeps of one recipe share their runs. The table shows the
+    Each finished run leaves one record. Recorded runs are not repeated, so you can stop and restart the command, add
+    --seeds, and start it twice to use two cores. Sweeps of one recipe share their runs. The table shows the
     mean and the range over seeds; the best combination has the best mean on the validation split.
 
     \b

@@ -30,7 +30,7 @@ class Piece:
         return self.source.text * (self.stop - self.start) // max(self.source.length, 1)
 
     def read(self) -> Iterator[tuple[str, bool]]:
-        """The text, each part with whether a document ends with it; rows that were reported before are left out."""
+        """The text in parts, each with whether a document ends there; skips rows that were reported before."""
         self.source.check_stamp()
         source, last = self.source, ""
         for text, ended in read_source_texts(
@@ -68,7 +68,7 @@ class ShardedCorpus:
         return hashes
 
     def sample(self, split: str, size: int) -> Iterator[str]:
-        """About `size` bytes of a split, from many places if it has more; all of it if it has not."""
+        """About `size` bytes of a split, taken from many places; all of the split if it is smaller."""
         if self.size(split) <= size:
             yield from (text for piece in self.splits[split] for text, _ in piece.read())
             return
@@ -106,7 +106,7 @@ def load_sharded_corpus(
     cache: Path,
     work: Callable[[str], Callable[[int, int], None]],
 ) -> ShardedCorpus:
-    """Check the files of a corpus and hold out text; `own` has the places of splits that have one."""
+    """Check the files of a corpus and hold out text; `own` has the places of splits with their own text."""
     sources, passed = scan_sources(place, cache, work(f"checking {place.path}"))
     trained = {Path(source.path).resolve() for source in sources}
     splits, how = _hold_out(sources, held_out, [split for split in SPLITS if split not in own])

@@ -59,12 +59,12 @@ class Shard:
         return sum(piece.bytes for piece in self.pieces)
 
     def read(self) -> dict[str, Any] | None:
-        """The header of the finished file, all of which is verified; None if it is missing or damaged."""
+        """Verify the finished file and return its header; None if the file is missing or damaged."""
         found = read_token_file(self.path, self.key)
         return None if found is None else found[1]
 
     def write(self) -> int:
-        """Tokenize; returns about how many bytes of text that were."""
+        """Tokenize this shard; returns roughly the number of bytes of text."""
         tokenizer = _load_tokenizer(self.path.parent / TOKENIZER)
         words = size = 0
 
@@ -213,7 +213,7 @@ def _make(shards: list[Shard], tokenizer: Tokenizer, progress: Callable[[int, in
 
 
 def _write_list(folder: Path, split: str, tokenizer: Tokenizer, shards: list[tuple[Shard, dict[str, Any]]]) -> None:
-    """Write what the folder holds, once all of it is there."""
+    """Write the list of the folder's shards, once all are there."""
     rows = [{"file": shard.path.name, "size": shard.path.stat().st_size, **fields} for shard, fields in shards]
     about = {"format": FORMAT, "split": split, "tokenizer": tokenizer.sha256, "shards": rows}
     write_json_file(folder / LIST, about)
@@ -221,7 +221,7 @@ def _write_list(folder: Path, split: str, tokenizer: Tokenizer, shards: list[tup
 
 @contextmanager
 def _alone(folder: Path, waiting: Callable[[int, int], None]) -> Iterator[None]:
-    """Hold the lock of the folder, once no other process does."""
+    """Context that waits for the lock of the folder and holds it."""
     with ExitStack() as stack:
         while True:
             try:

@@ -24,12 +24,12 @@ ROWS = 256  # of Parquet, read at once
 # Python takes U+001C to U+001F for white space too; Unicode, and so the tokenizer, does not.
 CUT = re.compile(r"(?<=\S)\r?\n(?=\S)|(?<=[^\S\r\x1c-\x1f])(?=[^\S\r\n\x1c-\x1f]\S)|(?<=\n)(?=\r?\n\S)")
 
-Bad = Callable[[str, str], None]  # told of a row that cannot be read: its place and the reason; raises to refuse it
+Bad = Callable[[str, str], None]  # called with the place of a bad row and the reason; raises to refuse the row
 Texts = Iterator[tuple[str, bool]]  # parts of documents, each with whether it is the last of its document
 
 
 def refuse_source_row(path: str) -> Bad:
-    """What to do with a bad row unless it is to be skipped: raise."""
+    """A function that raises for a bad row; the default, unless bad rows are skipped."""
 
     def refuse(place: str, why: str) -> None:
         raise InputError(f"{path}, {place}: {why}")
@@ -40,7 +40,7 @@ def refuse_source_row(path: str) -> Bad:
 def read_source_texts(path: str, kind: str, field: str, start: int, stop: int, bad: Bad) -> Texts:
     """The text from `start` to `stop`, line ends as `\\n`; the last part of plain text ends a document.
 
-    Texts of white space alone are left out.
+    Texts of only white space are skipped.
     """
     if kind == "text":
         return _read_plain(path, start, stop)

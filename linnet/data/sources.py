@@ -29,7 +29,7 @@ FEWEST_BYTES = 64 << 20  # of text that are worth a worker process
 
 @dataclass(frozen=True)
 class Place:
-    """What a user asked to be read: a file or folder, the key that named it, and how to read it."""
+    """A file or folder that a user named, the key that named it, and how to read it."""
 
     key: str  # "data.path"
     path: str
@@ -180,7 +180,7 @@ def _stamp(path: str | Path) -> tuple[int, ...]:
 
 
 def _read_records(record: Path) -> dict[str, Source]:
-    """What is known of files that were checked before; nothing if the record is missing or damaged."""
+    """The records of files that were checked before; empty if the file of records is missing or damaged."""
     if not record.exists():
         return {}
     try:

@@ -31,7 +31,7 @@ LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "co
 
 
 class RankError(LinnetError):
-    """A failure that every rank knows of, with the exit code of the one that failed."""
+    """A failure that all ranks know about, with the exit code of the rank that failed."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class RankError(LinnetError):
 
 @dataclass
 class Ranks:
-    """This process among those of a run. One alone needs none of the methods, which then return what they are given."""
+    """This process among those of a run. If it is the only one, the methods return their arguments unchanged."""
 
     rank: int = 0
     world: int = 1
@@ -59,7 +59,7 @@ class Ranks:
         return self.rank == 0
 
     def join(self, timeout: float = WAITING) -> None:
-        """Meet the other ranks; raises if one does not come. `timeout` is what any of them may later wait."""
+        """Connect to the other ranks; raises if one is missing. `timeout` limits how long any rank may wait later."""
         if self.world == 1 or self.joined:
             return
         import torch
@@ -89,7 +89,7 @@ class Ranks:
         self.joined, self.store = True, store
 
     def leave(self) -> None:
-        """End the membership; only after a success, since it waits for the others."""
+        """Leave the group. Call it only after a success, because it waits for the other ranks."""
         if self.joined:
             import torch.distributed as dist
 
@@ -104,7 +104,7 @@ class Ranks:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Around the updates: from here on, a rank that fails cannot tell the others."""
+        """Context around the updates: inside it, a rank that fails cannot tell the others."""
         self.updating = True
         try:
             yield
@@ -116,14 +116,14 @@ class Ranks:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Around work between two updates in which ranks meet only in `share`."""
+        """Context around work between two updates in which ranks communicate only through `share`."""
         before, self.updating = self.updating, False
         yield
         self.updating = before
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """Do the block on rank 0 first, then on all others: it fills a cache that they read."""
+        """Context that rank 0 finishes before the others enter, so that they read the cache that it fills."""
         if not self.first:
             self.share()
         yield
@@ -160,7 +160,7 @@ class Ranks:
         return (message if self.first else ""), code
 
     def _first_to_end(self) -> bool:
-        """Note that this rank ends alone; whether it is the first one. True also if nobody can tell."""
+        """Note that this rank ends alone; returns whether it is the first to do so, and True if that is unknown."""
         if self.store is None:
             return True
         try:
@@ -212,7 +212,7 @@ def launched_ranks() -> Ranks:
 
 
 def _is_loss(message: str) -> bool:
-    """Whether a message is that of torch when another rank does not answer."""
+    """Whether this is torch's error message for a rank that does not answer."""
     return any(word in message.lower() for word in LOST)
 
 

@@ -1,6 +1,6 @@
 """One sequence over many ranks: mixers and models that read a slice of the tokens each, as if they read them all.
 
-`sequence_parallel` cuts a mixer, `sequence_parallel_model` every mixer of a model. Only states cross between ranks, so
+`sequence_parallel` cuts a mixer, `sequence_parallel_model` every mixer of a model. Ranks exchange only states, so
 what they send does not grow with the tokens. Every rank calls forward and backward, with slices of the same batch.
 """
 
@@ -35,9 +35,9 @@ def sequence_parallel(mixer: Mixer, group: dist.ProcessGroup | None = None) -> M
 
 
 def sequence_parallel_model(model: Model, group: dist.ProcessGroup | None = None) -> Model:
-    """The model itself, all of whose mixers are now cut: it takes this rank's slice of ids, masks and segments.
+    """Cut all mixers of a model in place and return it: it takes this rank's slice of ids, masks and segments.
 
-    Call it before FSDP or DDP wraps the model. A dropout mask is that of a slice.
+    Call it before FSDP or DDP wraps the model. Each rank draws the dropout of its slice.
     """
     if not isinstance(model, Model):
         raise InputError(
@@ -55,7 +55,7 @@ def sequence_parallel_model(model: Model, group: dist.ProcessGroup | None = None
 
 
 def check_sequence_mixer(mixer: Mixer) -> None:
-    """A one-line error if the sequence of a mixer cannot be cut over ranks."""
+    """Raise a one-line error if the sequence of a mixer cannot be cut over ranks."""
     if not isinstance(mixer, Mixer):
         raise UnsupportedError(f"{mixer.core.name} has projections of its own: its sequence cannot be cut over ranks")
     hurdle = mixer.core.cut_hurdle()
@@ -90,7 +90,7 @@ def sum_over_sequence(x: Tensor, group: dist.ProcessGroup | None = None) -> Tens
 
 
 def reduce_sequence_gradients(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Add up the gradients of a module over the ranks of a sequence, each of which has those of its tokens."""
+    """Add up the gradients of a module over the ranks of a sequence, each of which holds those of its own tokens."""
     for parameter in module.parameters():
         if parameter.requires_grad:
             if parameter.grad is None:
@@ -99,7 +99,7 @@ def reduce_sequence_gradients(module: nn.Module, group: dist.ProcessGroup | None
 
 
 def _gathered(x: Tensor, ranks: SequenceRanks, dim: int) -> Tensor:
-    """Slices side by side."""
+    """Gather the slices of all ranks and concatenate them."""
     return torch.cat(list(ranks.gather(x.detach())), dim=dim)
 
 
@@ -130,7 +130,7 @@ class _Whole(torch.autograd.Function):
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over ranks; each rank's part of it has the gradient of the sum."""
+    """The sum over ranks; each rank's term gets the gradient of the sum."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup | None) -> Tensor:

@@ -1,6 +1,6 @@
 """Where the tokens of one rank stand in the whole sequence: `linnet.ops.masks.layout_of_masks`, cut over ranks.
 
-Masks and segment ids stay on their rank. What crosses are a few integers per row: the ids at the ends of a slice, and
+Masks and segment ids stay on their rank. Ranks exchange a few integers per row: the ids at the ends of a slice, and
 the first and last real token of the row and of the runs at those ends.
 """
 
@@ -17,7 +17,7 @@ NONE = 2**62  # the index of a first token that does not exist
 
 
 class _Ends(CutRanks, Protocol):
-    """What the layout needs of the ranks."""
+    """What the layout needs from the ranks."""
 
     def gather_counts(self, x: Tensor) -> Tensor: ...
 
@@ -54,7 +54,7 @@ def layout_of_sequence(
 
 
 def _listed(given: list[list[int]], field: int) -> str:
-    """One number of every rank, for an error message."""
+    """The list of one number from each rank, for an error message."""
     return ", ".join(str(row[field]) for row in given)
 
 

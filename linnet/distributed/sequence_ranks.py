@@ -1,6 +1,6 @@
 """The collectives of one sequence over many ranks, each with its own backward pass, and a count of what they send.
 
-A state that every rank gathers comes back as the sum over ranks of its gradients; a tensor that moves to the next rank
+The gradient of a gathered state is the sum of its gradients over ranks; that of a tensor which moves to the next rank
 comes back from there. All ranks build the same graph, so that their backward passes meet in the same order.
 """
 

@@ -18,7 +18,7 @@ Rows = Mapping[str, tuple[int, int]]
 
 
 def tensors_to_shard(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Shard]:
-    """What this rank saves: its rows of sharded tensors, if it is of the first copy; rank 0 saves the others too."""
+    """What this rank saves: its rows of sharded tensors, if it is in the first copy; rank 0 also saves the others."""
     found = {}
     for name, tensor in tensors.items():
         mesh = getattr(tensor, "device_mesh", None)
@@ -34,7 +34,7 @@ def tensors_to_shard(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, S
 
 
 def rows_of_rank(model: nn.Module, moments: tuple[str, ...], ranks: Ranks, config: DistributedConfig | None) -> Rows:
-    """The rows of each tensor of a checkpoint that this rank needs; none are named if it needs all of each."""
+    """The rows that this rank needs of each tensor of a checkpoint; empty if it needs all rows of all tensors."""
     if ranks.world == 1 or config is None or config.strategy != "fsdp":
         return {}
     world = mesh_of_ranks(config, ranks.world)["shard"]

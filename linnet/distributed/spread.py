@@ -1,6 +1,6 @@
 """A model spread over ranks by torch's own engines: DistributedDataParallel, or fully_shard (FSDP2).
 
-Both reduce gradients to their mean over the ranks. What an update needs is their sum, divided by the number of terms of
+Both reduce gradients to their mean over the ranks. An update needs their sum, divided by the number of terms of
 all ranks, so the loop divides by the number of terms per rank.
 """
 
@@ -28,7 +28,7 @@ class Spread:
 
     @contextlib.contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
-        """Around a forward and a backward pass: gradients cross ranks only in the last pass of an update."""
+        """Context around a forward and a backward pass: ranks reduce gradients only in the last pass of an update."""
         module: Any = getattr(self.forward, "_orig_mod", self.forward)  # of torch.compile
         if self.sharded:
             module.set_requires_gradient_sync(last)
@@ -65,9 +65,9 @@ def check_spread(model: nn.Module, config: DistributedConfig | None, world: int,
 def spread_model(
     model: Model, ranks: Ranks, config: DistributedConfig | None, device: torch.device, half: bool, compiled: bool
 ) -> Spread:
-    """Spread a model that every rank has built alike and that is on its device; a single rank keeps it as it is.
+    """Spread a model that every rank has built identically, on its device; a single rank keeps it as it is.
 
-    `half` computes the blocks of a sharded model in bfloat16, whose weights then cross ranks in that type.
+    `half` computes the blocks of a sharded model in bfloat16; ranks then exchange their weights in that type.
     """
     if ranks.world == 1 or config is None:
         return Spread(torch.compile(model) if compiled else model)  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def spread_model(
 
 
 def _shard(model: Model, ranks: Ranks, config: DistributedConfig, device: torch.device, half: bool) -> None:
-    """Cut each block, and then what is left, along the first axis of every parameter."""
+    """Shard each block, then the remaining parameters, along the first axis."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -106,7 +106,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def whole_number(tensor: Tensor) -> float:
-    """A number that ranks hold together, or the number of an ordinary tensor."""
+    """The value of a scalar tensor, also if it is sharded over ranks."""
     full = getattr(tensor, "full_tensor", None)
     return float(tensor if full is None else full())
 

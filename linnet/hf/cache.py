@@ -13,7 +13,7 @@ _WHY = "a recurrent state cannot be rolled back"
 
 
 def _mapped(state: Any, change: Any) -> Any:
-    """The state with every tensor changed; states are nested tuples."""
+    """The state with `change` applied to every tensor; states are nested tuples."""
     if isinstance(state, Tensor):
         return change(state)
     parts = [_mapped(part, change) for part in state]

@@ -68,7 +68,7 @@ def _scores(record: Mapping[str, Any] | None) -> list[str]:
 
 
 def _terms(license: str | None) -> list[str]:
-    """The license of the weights."""
+    """The section on the license of the weights."""
     chosen = (
         f"The weights are licensed under {license}." if license else "No license has been chosen for these weights."
     )

@@ -81,7 +81,7 @@ class LinnetConfig(PreTrainedConfig):
         return len(self.layers)
 
     def model_config(self, output: str) -> ModelConfig:
-        """The same model as linnet describes it, with one of its outputs; a wrong field is a one-line error."""
+        """The model's `ModelConfig`, with this output; a wrong field raises a one-line error."""
         table = {name: getattr(self, name) for name in FIELDS}
         own = {"tie": self.tie_word_embeddings, "pad": self.pad_token_id, "output": output}
         own["max_length"] = self.max_position_embeddings

@@ -86,7 +86,7 @@ class _Update(BaseModel):
 
 
 class _Progress(BaseModel):
-    """The part of a checkpoint's state that continuing needs."""
+    """The part of a checkpoint's state that is needed to continue."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -127,7 +127,7 @@ class Conversion:
 
     @property
     def steps(self) -> int:
-        """Updates of both stages."""
+        """Number of updates of both stages."""
         return self.settings.transfer_steps + self.settings.tune_steps
 
     def _batch(self, number: int) -> dict[str, Tensor]:
@@ -170,7 +170,7 @@ class Conversion:
         return torch.optim.AdamW(chosen or [nn.Parameter(torch.zeros(1))], lr=lr, weight_decay=0.0)
 
     def _tuned(self) -> dict[str, nn.Parameter]:
-        """The weights that the last stage trains."""
+        """The parameters that the last stage trains."""
         embeddings = {id(p) for p in self.model.get_input_embeddings().parameters()}
         modules = [name for name, module in self.model.named_modules() if hasattr(module, NAME)]
         kept = {
@@ -244,7 +244,7 @@ class Conversion:
         prune_checkpoints(folder, checkpoints_to_keep(folder, self.step, (), last=1))
 
     def _about(self) -> dict[str, Any]:
-        """The settings that must be equal for a checkpoint to be continued."""
+        """The settings that must not change between a checkpoint and its continuation."""
         return {**self.settings.model_dump(mode="json", exclude={"save_every"}), "text": self.pieces.sha256}
 
     def _changed(self) -> dict[str, Tensor]:
@@ -265,7 +265,7 @@ class Conversion:
             raise InputError(f"{found.path} does not fit this conversion: {state_fault(error)}") from None
         own = self._changed()
         if progress.step != found.step or _forms(found.model) != _forms(own):
-            raise InputError(f"{found.path} does not fit this conversion: its step or its weights are others")
+            raise InputError(f"{found.path} does not fit this conversion: its step or its weights differ")
         with torch.no_grad():
             for name, tensor in found.model.items():
                 own[name].copy_(tensor)
@@ -278,9 +278,9 @@ class Conversion:
             entries[i] = {key: moment for key, moment in moments.items() if moment is not None}
             wanted = {"exp_avg": _form(parameter), "exp_avg_sq": _form(parameter), "step": ((), torch.float32)}
             if entries[i] and _forms(entries[i]) != wanted:
-                raise InputError(f"{found.path} does not fit this conversion: its moments are others")
+                raise InputError(f"{found.path} does not fit this conversion: its moments differ")
         if sum(map(len, entries.values())) != len(found.optimizer):
-            raise InputError(f"{found.path} does not fit this conversion: it has other moments")
+            raise InputError(f"{found.path} does not fit this conversion: it has unknown moments")
         left = {i: entry for i, entry in entries.items() if entry}
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": left})
 
@@ -309,7 +309,7 @@ def _error(core: Core, call: Call, per_head: bool = False) -> Tensor:
 
 
 def _matched_scales(call: Call) -> tuple[Tensor, Tensor]:
-    """alpha and beta per head (H,): the mean over the batch of LLN's."""
+    """LLN's alpha and beta per head (H,), averaged over the batch."""
     B, H, N, D = call.q.shape
     lln = LlnAttention(H, D, False, LlnAttention.Options())
     alpha, beta, _ = lln.scales(call.q, call.k, False, layout_of_masks(B, N, call.key_mask, None, call.q.device))
@@ -325,7 +325,7 @@ def conversion_summary(record: Mapping[str, Any]) -> str:
 
 
 def convert_folder(folder: Path, text: Path, out: Path, settings: ConversionSettings, screen: Screen) -> dict[str, Any]:
-    """Convert the encoder of a folder of Transformers and write it to a new folder; a repeated call continues.
+    """Convert the encoder in a Transformers folder and write it to a new folder; a repeated call continues.
 
     While it works, `out` holds only checkpoints. Returns what conversion.json holds.
     """
@@ -358,7 +358,7 @@ def convert_folder(folder: Path, text: Path, out: Path, settings: ConversionSett
 
 
 def _write(model: PreTrainedModel, folder: Path, out: Path, record: dict[str, Any]) -> None:
-    """Put the model, the tokenizer's files and the record in place of the checkpoints."""
+    """Replace the checkpoints by the model, the tokenizer's files and the record."""
     temporary = temporary_file_name(out)
     with one_line_file_errors("write", out, temporary), writing_transformers():
         model.save_pretrained(temporary)

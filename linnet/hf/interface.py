@@ -105,7 +105,7 @@ def register_interface() -> None:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """A context in which Transformers logs only errors and shows no progress bars."""
+    """Context in which Transformers logs only errors and shows no progress bars."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -119,7 +119,7 @@ def quiet_transformers() -> Iterator[None]:
 
 @contextmanager
 def writing_transformers() -> Iterator[None]:
-    """Quiet, and failures of the disk are OSErrors: the libraries below Transformers raise others for them."""
+    """Context that is quiet and turns disk failures, for which the libraries raise other errors, into OSErrors."""
     try:
         with quiet_transformers():
             yield
@@ -132,7 +132,7 @@ def writing_transformers() -> Iterator[None]:
 
 @contextmanager
 def through_interface(model: PreTrainedModel) -> Iterator[None]:
-    """A context in which the model's attention goes through linnet's function."""
+    """Context in which the model's attention goes through linnet's function."""
     before = model.config._attn_implementation
     with quiet_transformers():  # the caller refuses a model that cannot change its attention
         try:

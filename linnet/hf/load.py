@@ -69,7 +69,7 @@ def _check_files(path: Path) -> None:
     parts = read_json_file(index).get("weight_map", {}) if index.exists() else {}
     for name in set(parts.values()) if isinstance(parts, dict) else ():
         if not isinstance(name, str) or name != Path(name).name:
-            raise InputError(f"{index} names {short_config_value(name)}, which is no file of this folder")
+            raise InputError(f"{index} names {short_config_value(name)}, which is not a file in this folder")
 
 
 def _check_version(file: Path, version: object) -> None:
@@ -122,7 +122,7 @@ def _model_class(path: Path, about: dict[str, Any], config: PreTrainedConfig) ->
 def _weights(
     path: Path, cls: type[PreTrainedModel], config: PreTrainedConfig, dtype: torch.dtype | None
 ) -> PreTrainedModel:
-    """The model with its weights; a missing one is an error."""
+    """The model with its weights loaded; raises if one is missing."""
     found: Any
     try:
         with quiet_transformers():

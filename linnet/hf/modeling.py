@@ -276,7 +276,7 @@ def _own_cache(past: Cache | None) -> LinnetCache:
 
 
 class _Labeled(LinnetPreTrainedModel):
-    """A model of whole inputs, without a cache: logits from hidden states, and their loss."""
+    """A model that reads whole inputs, without a cache, and returns logits and their loss."""
 
     _answers: ClassVar[type[MaskedLMOutput | SequenceClassifierOutput]]
 

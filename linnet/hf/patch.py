@@ -15,7 +15,7 @@ from linnet.hf.modeling import LinnetPreTrainedModel
 def patch(model: PreTrainedModel, name: str, *, layers: Sequence[int] | None = None, **options: Any) -> PreTrainedModel:
     """Replace the softmax of an encoder by the mechanism `name`, in place; returns the model.
 
-    `layers` are numbers of layers from 0 on; by default all, without those that attend inside a window, which stay as
+    `layers` are layer numbers from 0 on; by default all except those that attend inside a window, which stay as
     they are. `options` are those of the mechanism. The weights of the model stay; parameters of the mechanism are
     added to its attention modules. The configuration records the choice, which `save_pretrained` saves and
     `linnet.hf.load` restores.

@@ -1,4 +1,4 @@
-"""Pieces of a text as batches for an encoder: each batch is a function of the seed and of its number."""
+"""Pieces of a text as batches for an encoder; the seed and the batch's number determine each batch."""
 
 import hashlib
 from collections.abc import Sequence

@@ -67,7 +67,9 @@ def views_of_folder(
     inner = tokenizer.encode(content, add_special_tokens=False).ids
     limit = getattr(model.config, "max_position_embeddings", None)
     if tokens is None and isinstance(limit, int) and len(inner) + len(special) > limit:
-        raise InputError(f"{text} has {len(inner)} tokens, the model {limit} positions: --tokens {limit} reads so many")
+        raise InputError(
+            f"{text} has {len(inner)} tokens, the model {limit} positions: set --tokens to at most {limit}"
+        )
     if tokens is not None and isinstance(limit, int) and tokens > limit:
         raise InputError(f"--tokens is {tokens}: the model has {limit} positions")
     room = None if tokens is None else max(tokens - len(special), 0)

@@ -262,7 +262,7 @@ def _merged(
         tensors = _unpacked(path / file, content[file], {}) if needed else {}
         forms = {name: list(tensor.shape) for name, tensor in tensors.items()}
         if needed and forms != {name: piece.own_shape for name, piece in entry.tensors.items()}:
-            raise CheckpointError(f"{path / file} is whole, but was not written by linnet: its tensors are others")
+            raise CheckpointError(f"{path / file} is whole, but was not written by linnet: its tensors differ")
         for name, (a, b) in needed.items():
             piece = entry.tensors[name]
             if piece.rows is None and name not in rows:

@@ -68,7 +68,7 @@ class ConversionStudy(Untrained):
         return super().make(request, out, folder, screen)
 
     def result(self, run: str, screen: Screen) -> Record:
-        """The scores of one system, after its conversion if it has one."""
+        """The scores of one system, converted first if it needs to be."""
         from linnet.hf.convert import Conversion, ConversionSettings
         from linnet.hf.load import load
         from linnet.hf.patch import patch
@@ -194,7 +194,7 @@ class _Exam:
             self.nexts.append([first, *ids[PIECE : 2 * PIECE], last])
 
     def pieces(self, tokenizer: Any) -> Any:
-        """WikiText-2, 250 other papers, and the sentences of STS-B's training set, without scores."""
+        """The text to convert with: WikiText-2, 250 other papers, and the sentences of STS-B's training set."""
         from linnet.hf.pieces import text_pieces
 
         wiki = _data("wikitext-2/wiki.train.tokens").read_text(encoding="utf-8")[:4_000_000]

@@ -37,7 +37,7 @@ class Drawn(Study):
         return 0
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
-        """None: there is no page."""
+        """Nothing, because there is no page."""
         return []
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:

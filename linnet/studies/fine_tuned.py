@@ -98,11 +98,11 @@ class FineTuned(Trained):
         return found
 
     def _tuned(self, run: StudyRun) -> Tuned | None:
-        """What a fine-tuning run tunes; None for an encoder."""
+        """The `Tuned` of a fine-tuning row; None for an encoder."""
         return next((one for one in self.tuned if one.row is run.row), None)
 
     def make(self, request: Request, out: Path, folder: Path, screen: Screen) -> int:
-        """Twice, because further seeds wait for the rates of seed 0."""
+        """Do the runs in two passes, because further seeds wait for the rates of seed 0."""
         for _ in range(2):
             signal = super().make(request, out, folder, screen)
             if signal:
@@ -110,7 +110,7 @@ class FineTuned(Trained):
         return 0
 
     def complete_run(self, run: StudyRun, out: Path, folder: Path, screen: Screen) -> StudyRun | None:
-        """Add the collected texts to an encoder; its encoder, and the best rate, to a fine-tuning run."""
+        """Give an encoder the collected texts, and a fine-tuning run its encoder and the best rate."""
         tuned = self._tuned(run)
         if tuned is None:
             texts = out / "texts"

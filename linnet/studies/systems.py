@@ -69,6 +69,6 @@ def split_systems(names: Sequence[str]) -> Mapping[str, Sequence[str]]:
 
 
 def t2_frame_of_systems(ending: str) -> tuple[str, ...]:
-    """The settings of T2 around its attention, in its preset with this ending: norm, gated FFN and its width."""
+    """T2's settings around its attention, from its preset with this suffix: norm, gated FFN and its width."""
     t2 = preset(f"transnormer_t2{ending}")
     return tuple(f"model.{field}={getattr(t2, field)}" for field in ("norm", "ffn", "activation", "ffn_width"))

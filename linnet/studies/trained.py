@@ -133,7 +133,7 @@ class Trained(Study):
         return [_planned_run(run) for run in self.study_runs(scale, seeds, only)]
 
     def estimated_core_hours(self, scale: str) -> float | None:
-        """As stated from the records; else six operations per parameter and token, at the usual speed of one core."""
+        """`core_hours` if set; otherwise six operations per parameter and token at the usual speed of one core."""
         if self.core_hours is not None:
             return self.core_hours
         hours = sum(6 * run.parameters * run.tokens for run in self.dry_run(scale)) / CORE / 3600
@@ -164,7 +164,7 @@ class Trained(Study):
         return 0
 
     def complete_run(self, run: StudyRun, out: Path, folder: Path, screen: Screen) -> StudyRun | None:
-        """The run with what follows from earlier ones; None if it has to wait for them. By default it is complete."""
+        """The run, with settings that follow from earlier runs; None if it must wait for them. By default unchanged."""
         return run
 
     def record(self, scale: str, run: StudyRun, outcome: Outcome) -> Record:
@@ -287,7 +287,7 @@ def trained_gpu_hours(parameters: int, tokens: int) -> float:
 
 
 def planned_trained_model(config: RunConfig) -> ModelConfig:
-    """The model of a run, without reading its data: a vocabulary that depends on the text is that of the preset."""
+    """The model of a run, without reading its data; a vocabulary that depends on the text has the preset's size."""
     return preset_config({**TASK[config.task].planned_fields(config.data, config.pretrain), **config.model})
 
 

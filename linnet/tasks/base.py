@@ -117,7 +117,7 @@ class Task(ABC):
             raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
 
     def at_once(self) -> tuple[int, int]:
-        """The least number of tokens in a forward pass of training, and the number of logits that it computes."""
+        """The smallest number of tokens in a training forward pass, and the number of logits that it computes."""
         return 0, 0
 
     def words(self, ids: Sequence[int]) -> tuple[list[str], str]:
@@ -129,10 +129,10 @@ class Task(ABC):
         """Hashes of the data by split; a run resumes only with the data it was started with."""
 
     def prepare(self) -> None:  # noqa: B027  most tasks have nothing to add to their constructor
-        """Prepare what a run needs and a plan does not."""
+        """Prepare the data that only a run needs, not a dry run."""
 
     def planned(self) -> dict[str, Any]:
-        """What a dry run says of the data: the number of `samples` per split, and perhaps more."""
+        """What a dry run reports about the data: the number of `samples` per split, and possibly more."""
         return {"samples": {split: self.count(split) for split in SPLITS}}
 
     @abstractmethod

@@ -49,12 +49,12 @@ class TextPart(Settings):
     test_path: Place = None
 
     def absolute(self) -> TextPart:
-        """The same with full paths."""
+        """This corpus with full paths."""
         places = {name: getattr(self, name) for name in ("path", "valid_path", "test_path")}
         return self.model_copy(update={name: str(Path(p).absolute()) for name, p in places.items() if p is not None})
 
     def without_paths(self) -> dict[str, Any]:
-        """What a resumed run must keep."""
+        """The settings without paths: what a resumed run must not change."""
         return self.model_dump(mode="json", exclude={"path", "valid_path", "test_path"})
 
 
@@ -108,13 +108,13 @@ class ShardedText:
         return Stream(split, tokens, *(sum(each.sum(field) for each in opened) for field in ("words", "bytes")))
 
     def draw(self, seed: int, numbers: Indices, context: int) -> tuple[Indices, Indices]:
-        """The blocks that training samples of these numbers are, and the epoch of each in its corpus."""
+        """The block of each of these training samples, and its epoch in its corpus."""
         firsts, counts = self.train_blocks(context)
         owners, blocks, epochs = draw_mixture_samples(seed, numbers, self.shares, counts)
         return np.asarray(firsts, np.int64)[owners] + blocks, epochs
 
     def train_blocks(self, context: int) -> tuple[list[int], list[int]]:
-        """The first block of each corpus in the training stream, and how many it has; raises if that is none."""
+        """The first block of each corpus in the training stream, and its number of blocks; raises if there are none."""
         sizes = [each.sum("count") for each in self._opened["train"]]
         ends = np.cumsum([0, *sizes]).tolist()
         borders = [min(-(-end // context), ends[-1] // context) for end in ends]

@@ -93,12 +93,12 @@ class TextData(DataSettings):
         return {Path(own["path"]).name: TextPart(weight=1.0, **own)}
 
     def full_paths(self) -> dict[str, Any]:
-        """Those of the parts of a mixture too."""
+        """The table with full paths, including those of a mixture's parts."""
         parts = None if self.mixture is None else {name: part.absolute() for name, part in self.mixture.items()}
         return {**super().full_paths(), **({} if parts is None else {"mixture": parts})}
 
     def without_paths(self) -> dict[str, Any]:
-        """Without those of the parts of a mixture either."""
+        """The table without paths, including those of a mixture's parts."""
         parts = None if self.mixture is None else {name: part.without_paths() for name, part in self.mixture.items()}
         return {**super().without_paths(), "mixture": parts}
 
@@ -173,7 +173,7 @@ class TextTask(Task):
         return found
 
     def train_samples(self, number: int) -> tuple[Indices, Indices]:
-        """Sharded corpora have an order of their own, which takes no memory."""
+        """Sharded corpora compute their own order, which takes no memory."""
         if isinstance(self.corpus, Corpus):
             return super().train_samples(number)
         self.prepare()
@@ -198,7 +198,7 @@ class TextTask(Task):
         return made.as_old() if lost else made  # a run of version 0.1 whose file is lost gets the file that it had
 
     def _learning(self) -> Callable[[int], None]:
-        """Announce that a tokenizer is learned; the function to call with the bytes read so far."""
+        """Announce that a tokenizer is learned; returns the function to call with the bytes read so far."""
         show, total = self.work(f"learning the tokenizer ({self.data.tokenizer})"), self.corpus.size("train")
         total = min(total, SAMPLE) if isinstance(self.corpus, ShardedText) else total
         show(0, total)  # it may have been made already

@@ -31,7 +31,7 @@ def _cross_inputs(
 
 
 def _both(core: Core, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Cross-attention and its definition. Every query counts, also beside masked keys."""
+    """The outputs of cross-attention and of its definition; every query counts, even beside masked keys."""
     where = core.layout(q, k, v, real, None, cross=True)
     return core.run(q, k, v, where, False), core.finish(core.definition(q, k, v, where, False))
 
@@ -84,7 +84,7 @@ def cross_leak(trial: Trial) -> float:
 
 
 def cross_head_difference(trial: Trial) -> float:
-    """Compare keys and values of fewer heads with the same ones, repeated; also where all lengths are equal."""
+    """Compare shared key and value heads with the same heads repeated, including at equal lengths."""
     core, worst = trial.core, 0.0
     assert core is not None
     with torch.no_grad():

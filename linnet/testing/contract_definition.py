@@ -42,7 +42,7 @@ def definition_gradient_difference(trial: Trial) -> float:
 def difference_of_definition_gradients(
     outputs: tuple[Tensor, Tensor], leaves: list[Tensor], g: Tensor, floor: float = 1e-5
 ) -> float:
-    """The largest difference between the gradients of two outputs, relative to the second; `g` is that of the loss.
+    """The largest difference between the gradients of two outputs, relative to the second; `g` is that of the output.
 
     A gradient that is zero in exact arithmetic is only rounding errors, so the divisor is at least `floor` of the
     largest gradient of all leaves.

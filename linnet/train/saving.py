@@ -1,4 +1,4 @@
-"""Write checkpoints while training goes on: the loop waits only until the state is copied.
+"""Write checkpoints while training continues: the loop waits only until the state is copied.
 
 The copy is written by a thread, in the order that makes checkpoints safe: metrics, files, name, then old ones go. One
 checkpoint is written at a time, and a failure ends the training at its next update.

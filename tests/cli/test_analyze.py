@@ -91,7 +91,7 @@ def test_an_exported_model_reads_a_text(trained, run, tmp_path):
     [
         ("", [], "has 0 tokens: it needs at least two"),
         ("a", [], "has 1 tokens"),
-        ("long " * 20, [], "has 100 tokens, the model's context 32: --tokens 32 reads so many"),
+        ("long " * 20, [], "has 100 tokens, the model's context 32: set --tokens to at most 32"),
         (b"\xff\xfe", [], "is not UTF-8 text"),
         (None, [], "No such file"),
         ("some text", ["--instrument", "entropi"], "unknown instrument 'entropi': did you mean 'entropy'?"),

@@ -140,4 +140,4 @@ def test_parts_of_the_weights_are_in_the_folder(saved):
     for name in ("../outside.safetensors", str(saved.parent / "outside.safetensors"), 3):
         index = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": name}}
         (saved / "model.safetensors.index.json").write_text(json.dumps(index))
-        assert "which is no file of this folder" in refused(saved)
+        assert "which is not a file in this folder" in refused(saved)

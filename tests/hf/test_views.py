@@ -77,7 +77,7 @@ def test_wrong_options_are_one_line(folder, capfd):
         (["analyze", "--hf", model], "--hf needs a text: --text FILE"),
         (["analyze", model, *text, "--beside", "lln"], "--beside is 'lln': it needs --hf"),
         (["analyze", "--hf", model, *text, "--beside", "lnn"], "unknown attention 'lnn': did you mean 'lln'"),
-        (["analyze", "--hf", model, *text], "the model 64 positions: --tokens 64 reads so many"),
+        (["analyze", "--hf", model, *text], "the model 64 positions: set --tokens to at most 64"),
         (["analyze", "--hf", model, *text, "--tokens", "65"], "--tokens is 65: the model has 64 positions"),
         (["analyze", "--hf", model, "--text", str(folder / "none")], "cannot read"),
         (["analyze", "--hf", str(folder), *text], "has no config.json"),

@@ -1,6 +1,6 @@
 """Try every promise, two at a time, each in a process of its own, and write the record and its page.
 
-`python -m tests.prove` tries all of them; if it is stopped, the next one goes on with those that were not tried.
+`python -m tests.prove` tries all of them; after a stop, the next call continues with those that were not tried.
 `python -m tests.prove NAME...` tries some; the others keep their record.
 """
 
@@ -18,7 +18,7 @@ EVERY = 60.0  # seconds between two lines about what is being tried
 
 
 def main() -> int:
-    """The program; its exit code is 1 if a promise was not kept."""
+    """Run the program; the exit code is 1 if a promise was not kept."""
     parser = argparse.ArgumentParser(prog="python -m tests.prove", description=__doc__)
     parser.add_argument("names", nargs="*", help="promises to try; all if none is given")
     parser.add_argument("--short", action="store_true", help="few trials of each; nothing is written")

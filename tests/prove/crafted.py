@@ -1,4 +1,4 @@
-"""Promise 4b: checkpoints whose hashes are right but that linnet did not write so."""
+"""Promise 4b: checkpoints that were changed after linnet wrote them, with right hashes."""
 
 import contextlib
 import shutil
@@ -43,7 +43,7 @@ def _at_most(seconds: int) -> Iterator[None]:
 
 @promise(
     "4b",
-    "A checkpoint that linnet did not write so is refused in one line, even if its hashes are right.",
+    "A checkpoint with content that linnet did not write is refused in one line, even if its hashes are right.",
     "Types, shapes, names and numbers of weights and moments, values of the state, of the position, the settings and "
     "the metrics, ties, headers and manifests, repeated keys, huge and broken JSON, and pipes, devices, links, folders "
     "and holes as files; each is resumed and verified. What resumes ends with the usual bytes, or was warned about.",

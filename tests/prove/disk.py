@@ -22,7 +22,7 @@ PAGE = 4096
 
 @promise(
     "5",
-    "A full disk ends a run with one line; earlier checkpoints stay intact, and it goes on later to the same bits.",
+    "A full disk ends a run with one line; earlier checkpoints stay intact, and it later resumes to the same bits.",
     "A save whose files may have at most n bytes, for every n up to the largest file; then saves on a small tmpfs with "
     "every number of free pages that a save needs; then whole runs there, which are resumed when there is space.",
 )

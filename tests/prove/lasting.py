@@ -84,7 +84,7 @@ def long_runs_stay_flat(trials: Trials) -> None:
 
 @promise(
     "18b",
-    "Checkpoints are written while training goes on: waiting for them takes under 1 % of the time.",
+    "Checkpoints are written while training continues: waiting for them takes under 1 % of the time.",
     "A model of 3 million weights that saves every 10 steps (the default is 100): the seconds that timings.jsonl "
     "records for waiting, beside those of the updates, with and without `save_async`.",
 )

@@ -1,4 +1,4 @@
-"""Promise 3b: what a killed command leaves, the next one removes."""
+"""Promise 3b: a command removes what a killed one has left."""
 
 import os
 import random
@@ -19,7 +19,7 @@ CALLS = 60  # the first system calls of a command, among which one is drawn
 
 @promise(
     "3b",
-    "What a killed command leaves, the next one removes at once, and its result is the usual one.",
+    "A command removes at once what a killed one has left, and its result is the usual one.",
     "20 SIGKILLs of each of `report`, `export`, `analyze` and `bench`, half of them at random moments, half at random "
     "system calls, then the command to its end: no temporary file is left, and an export has the usual bytes.",
 )

@@ -61,7 +61,7 @@ def wait_for_records(launched: subprocess.Popen[bytes], folder: Path, wanted: in
 
 
 def said(folder: Path) -> str:
-    """What torchrun and the ranks have printed."""
+    """The output of torchrun and the ranks."""
     return folder.with_suffix(".log").read_text(errors="replace")
 
 

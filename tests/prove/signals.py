@@ -24,7 +24,7 @@ def _start(trials: Trials, **train) -> tuple[Path, Path]:
 
 @promise(
     "6",
-    "SIGTERM, SIGINT and SIGHUP save and end a run within 5 seconds, with the code of the signal; nothing is lost.",
+    "On SIGTERM, SIGINT or SIGHUP a run saves and exits within 5 seconds with the signal's code; nothing is lost.",
     "A signal at a random moment of a run, then `resume`: the exit code, the time, the step that was saved, and the "
     "bytes at the end.",
 )
