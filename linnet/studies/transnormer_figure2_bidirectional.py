@@ -19,7 +19,7 @@ class Figure2Bidirectional(Figure2):
     """Softmax, 1+elu and NormAttention differ in the attention alone, without positions and with LRPE."""
 
     title = "Attention dilution in masked models, as in TransNormer's Figure 2"
-    core_hours = None
+    core_hours = 0.25
     scales: ClassVar = SCALES
     shared = SHARED
     scored_batches = SCORED
