@@ -13,6 +13,7 @@ class Table10(Ablation):
 
     title = "Gated or plain FFN: the rows of TransNormer's Table 10"
     item = "Table 10"
+    core_hours = 0.16
     rows = tuple(
         row
         for system in ("T2", "T1")
