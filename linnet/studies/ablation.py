@@ -1,7 +1,6 @@
 """Ablations of TransNormer: masked models that several studies share, and rows that change one thing about a system."""
 
 import json
-import statistics
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ from linnet.models.presets import GATED
 from linnet.studies.base import TRANSNORMER
 from linnet.studies.claims import Claim, Comparison, claims_of_records
 from linnet.studies.perplexity import Perplexity, perplexity_of_test
-from linnet.studies.records import Record, record_versions, records_by_row
+from linnet.studies.records import Record, mean_core_seconds, record_versions, records_by_row
 from linnet.studies.systems import SYSTEMS
 from linnet.studies.trained import Row, Scale
 
@@ -81,7 +80,7 @@ class Ablation(Perplexity):
                 rows.append([name, *(["not run"] + ["-"] * (len(COLUMNS) - 2))])
                 continue
             valid, test = ([run[split]["perplexity"] for run in runs] for split in ("valid", "test"))
-            rate, seconds = runs[0]["config"]["train"]["lr"], statistics.fmean(run["seconds"] for run in runs)
+            rate, seconds = runs[0]["config"]["train"]["lr"], mean_core_seconds(runs)
             cells = (f"{runs[0]['parameters']:,}", str(len(runs)), f"{rate:g}", spread_text(valid), spread_text(test))
             rows.append([name, *cells, f"{seconds:,.0f}"])
         return [Table(self.title, COLUMNS, rows), ablation_budget(records)]

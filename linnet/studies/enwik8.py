@@ -1,7 +1,6 @@
 """enwik8 by bytes: the main systems on a second corpus, so that their order does not rest on WikiText-2 alone."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ from linnet.registry import STUDY
 from linnet.studies.base import TRANSNORMER
 from linnet.studies.claims import Claim, Comparison, claims_of_records
 from linnet.studies.perplexity import Perplexity
-from linnet.studies.records import Record, record_versions, records_by_row
+from linnet.studies.records import Record, mean_core_seconds, record_versions, records_by_row
 from linnet.studies.systems import LRPE, system, t2_frame_of_systems
 from linnet.studies.trained import Row, Scale
 
@@ -53,7 +52,7 @@ class Enwik8(Perplexity):
         for name in (name for name in dict.fromkeys(row.name for row in self.rows) if name in found):
             runs = found[name]
             bits = [spread_text([_bits(run, split) for run in runs], 3) for split in ("valid", "test")]
-            seconds = f"{statistics.fmean(run['seconds'] for run in runs):,.0f}"
+            seconds = f"{mean_core_seconds(runs):,.0f}"
             rows.append([name, f"{runs[0]['parameters']:,}", str(len(runs)), *bits, seconds])
         first = records[0]
         train = first["config"]["train"]

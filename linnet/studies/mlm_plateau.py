@@ -10,7 +10,7 @@ from linnet.figures.table import Table
 from linnet.registry import STUDY
 from linnet.studies.ablation import SCORED, SMALL, WIDTHS, ablation_budget
 from linnet.studies.perplexity import Perplexity
-from linnet.studies.records import Record, records_by_row
+from linnet.studies.records import Record, mean_core_seconds, records_by_row
 from linnet.studies.trained import Row, Scale
 from linnet.tasks.text import TextTask
 from linnet.train.run import Run
@@ -70,6 +70,7 @@ class MlmPlateau(Perplexity):
             (run,) = found[name]
             early = next(e["perplexity"] for e in run["curve"] if e["split"] == "valid" and e["step"] == 100)
             end = run["valid"]["perplexity"]
-            rows.append([name, f"{early:.0f}", f"{end:.0f}", f"{end / run['plateau']:.2f}", f"{run['seconds']:,.0f}"])
+            share, seconds = end / run["plateau"], mean_core_seconds([run])
+            rows.append([name, f"{early:.0f}", f"{end:.0f}", f"{share:.2f}", f"{seconds:,.0f}"])
         about = f"Validation perplexity; guessing by frequency, the plateau, has {records[0]['plateau']:.0f}."
         return [Table(self.title, COLUMNS, rows), f"{about} {ablation_budget(records)}"]

@@ -1,6 +1,5 @@
 """The learning rates of mlm_small: four for each main system, by validation perplexity after a short run."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -8,7 +7,7 @@ from linnet.figures.table import Table
 from linnet.registry import STUDY
 from linnet.studies.ablation import SCORED, SMALL, ablation_budget, ablation_rows, norm_ablation_rows
 from linnet.studies.perplexity import Perplexity
-from linnet.studies.records import Record
+from linnet.studies.records import Record, mean_core_seconds
 from linnet.studies.trained import Row, Scale
 
 GRID = (1.5e-3, 3e-3, 6e-3, 1.2e-2)
@@ -56,7 +55,7 @@ class MlmRates(Perplexity):
             if name in found
         ]
         columns = ("valid perplexity at the rate", *(f"{rate:g}" for rate in GRID), "best")
-        hours = sum(record["seconds"] for record in records) / 3600
-        mean = statistics.fmean(record["seconds"] for record in records)
+        mean = mean_core_seconds(records)
+        hours = len(records) * mean / 3600
         cost = f"The search: {len(records)} runs, {hours:.2f} core-hours, {mean:.0f} seconds per run."
         return [Table(self.title, columns, rows), f"{cost} {ablation_budget(records)}"]

@@ -7,7 +7,7 @@ from linnet.errors import LinnetError
 from linnet.figures.figure import Figure
 from linnet.figures.spread import spread_line, spread_text
 from linnet.figures.table import Table
-from linnet.studies.records import Record, record_versions, records_by_row
+from linnet.studies.records import Record, mean_core_seconds, record_versions, records_by_row
 from linnet.studies.systems import split_systems
 from linnet.studies.trained import Trained
 
@@ -30,7 +30,7 @@ class Perplexity(Trained):
         for name, runs in _best_first(records).items():
             valid, test = ([run[split]["perplexity"] for run in runs] for split in ("valid", "test"))
             words = [run["test"]["word_perplexity"] for run in runs if "word_perplexity" in run["test"]]
-            seconds = f"{statistics.fmean(run['seconds'] for run in runs):,.0f}"
+            seconds = f"{mean_core_seconds(runs):,.0f}"
             cells = map(spread_text, (valid, test, words))
             rows.append([name, f"{runs[0]['parameters']:,}", str(len(runs)), *cells, seconds])
         return [Table(self.title, [*COLUMNS, "seconds"], rows), _budget(records)]

@@ -12,7 +12,7 @@ from linnet.instruments.analyze import analysis_by_head, analyze_views
 from linnet.instruments.attention_map import pooled_attention_map
 from linnet.instruments.base import instrument_views_of_model
 from linnet.studies.claims import Claim, Comparison, claims_of_records
-from linnet.studies.records import Record, record_versions, records_by_row
+from linnet.studies.records import Record, mean_core_seconds, record_versions, records_by_row
 from linnet.studies.trained import Row, Trained
 from linnet.studies.watched import watched_local_area, watched_mean_text
 from linnet.train.run import Run
@@ -82,7 +82,7 @@ class Pictured(Trained):
         """The training, the meaning of the columns, and the command."""
         first = records[0]
         train, data, test = first["config"]["train"], first["config"]["data"], first["test"]
-        core = statistics.fmean(record["seconds"] for record in records) / 60
+        core = mean_core_seconds(records) / 60
         return (
             f"{self.data}: {train['steps']:,} updates of {train['batch']} images, {test['context']} patches of "
             f"{data['patch']} x {data['patch']} pixels each, on one thread; {core:.1f} minutes per run on a shared "

@@ -9,7 +9,7 @@ from linnet.figures.figure import Figure
 from linnet.figures.spread import spread_line, spread_text
 from linnet.figures.table import Table
 from linnet.registry import ATTENTION, STUDY
-from linnet.studies.records import Record, record_versions, records_by_row
+from linnet.studies.records import Record, mean_core_seconds, record_versions, records_by_row
 from linnet.studies.trained import Row, Scale, Trained
 
 CAUSAL = [name for name in ATTENTION.names() if ATTENTION[name].causal_form]
@@ -33,7 +33,7 @@ class RecallStudy(Trained):
         rows = []
         for name, runs in recall_by_mechanism(records).items():
             cells = [spread_text(_accuracies(runs, P), 1) for P in pairs]
-            seconds = f"{statistics.fmean(run['seconds'] for run in runs):,.0f}"
+            seconds = f"{mean_core_seconds(runs):,.0f}"
             rows.append([name, f"{runs[0]['parameters']:,}", str(len(runs)), *cells, seconds])
         return [Table(self.title, columns, rows), _budget(records)]
 

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import statistics
 import subprocess
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -34,6 +35,11 @@ def study_of_record(record: Any) -> str | None:
         return str(record["study"])
     command = str(record.get("command", ""))
     return command.removeprefix(REPRODUCE).split()[0] if command.startswith(REPRODUCE) else None
+
+
+def mean_core_seconds(records: Sequence[Record]) -> float:
+    """The mean seconds of one core per run; early records have only the time that passed."""
+    return statistics.fmean(float(record.get("core_seconds", record.get("seconds", 0))) for record in records)
 
 
 def read_records(folder: Path, study: str, fields: frozenset[str] = frozenset()) -> list[Record]:

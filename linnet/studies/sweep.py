@@ -12,7 +12,7 @@ from linnet.figures.figure import Figure
 from linnet.figures.spread import spread_line, spread_text
 from linnet.figures.table import Table
 from linnet.studies.base import Report, Request
-from linnet.studies.records import Record, records_by_row
+from linnet.studies.records import Record, mean_core_seconds, records_by_row
 from linnet.studies.trained import Row, Scale, Trained
 
 SCALE = "sweep"
@@ -61,7 +61,7 @@ class Sweep(Trained):
         lines = []
         for name, runs in self.best_first(records).items():
             valid, test = (spread_text([run[split][measure] for run in runs], 4) for split in ("valid", "test"))
-            seconds = f"{statistics.fmean(run['seconds'] for run in runs):,.0f}"
+            seconds = f"{mean_core_seconds(runs):,.0f}"
             lines.append([name, str(len(runs)), valid, test, f"{runs[0]['parameters']:,}", seconds])
         return [Table(self.title, heads, lines), f"Command: `{records[0]['command']}`. The range is over seeds."]
 

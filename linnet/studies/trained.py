@@ -6,7 +6,6 @@ everything needed to judge a number: configuration, model, seed, versions, token
 
 import itertools
 import json
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,7 @@ from linnet.registry import TASK
 from linnet.screen import Screen
 from linnet.storage import BusyError, read_json_file, read_run_metrics, write_json_file
 from linnet.studies.base import Planned, Report, Request, Study
-from linnet.studies.records import Record, record_resolved_model, stamp_record
+from linnet.studies.records import Record, mean_core_seconds, record_resolved_model, stamp_record
 from linnet.studies.unfinished import render_unfinished, unfinished_runs, unfinished_table
 from linnet.train.check import check_and_read_config, check_config_difference
 from linnet.train.fresh import fresh_config
@@ -190,6 +189,7 @@ class Trained(Study):
             "parameters": outcome.parameters,
             "tokens": read_before + outcome.tokens,
             "seconds": round(sum(entry.get("seconds", 0.0) for entry in timings), 1),
+            **_core_seconds(timings),
             **_loading_share(timings),
             "environment": {key: value for key, value in environment.items() if key != "started"},
             "curve": metrics,
@@ -222,8 +222,7 @@ class Trained(Study):
         done = {(record["row"], record["seed"], record["config"].get("task")) for record in records}
         planned = self.study_runs(records[0]["scale"])
         left = [run.name for run in planned if (run.row.name, run.seed, run.config.task) not in done]
-        seconds = statistics.fmean(record.get("seconds", 0.0) for record in records)
-        names, hours = ", ".join(f"`{name}`" for name in left), len(left) * seconds / 3600
+        names, hours = ", ".join(f"`{name}`" for name in left), len(left) * mean_core_seconds(records) / 3600
         return f"Planned and not run, about {hours:.1f} core-hours more: {names}." if left else ""
 
     def readings(self, run: Run, metrics: list[dict[str, Any]]) -> Record:
@@ -261,6 +260,13 @@ def check_trained_run(folder: Path, planned: RunConfig) -> None:
     )
     if changed:
         raise InputError(f"{folder} was made by an earlier version of the study; now {changed}: move it away")
+
+
+def _core_seconds(timings: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """A field of the record: the seconds of processor time, if all of it was measured."""
+    found = [entry.get("core_seconds") for entry in timings]
+    known = [seconds for seconds in found if seconds is not None]
+    return {"core_seconds": round(sum(known), 1)} if known and len(known) == len(found) else {}
 
 
 def _loading_share(timings: Iterable[Mapping[str, float]]) -> dict[str, float]:

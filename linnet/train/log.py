@@ -5,6 +5,7 @@ uninterrupted one. Times are in `timings.jsonl`.
 """
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class RunLog:
         self._timings = MetricsLog(folder / "timings.jsonl", resume_at)
         self._board = board(str(folder / "tensorboard"), purge_step=resume_at + 1) if board else None
         self._show = screen.work("training")
+        self._worked = time.process_time()  # seconds of the processor at the last record
 
     def step(self, step: int, loss: float, rate: float, left: float) -> None:
         """Update the bar with tokens per second and the time left."""
@@ -86,7 +88,10 @@ class RunLog:
 
     def _add(self, split: str, record: dict[str, Any], seconds: float, **timing: float) -> None:
         self._metrics.append(record)
-        spent = {"step": record["step"], "split": split, "seconds": round(seconds, 3), **timing}
+        before, self._worked = self._worked, time.process_time()
+        core_seconds = round(self._worked - before, 3)  # unlike seconds, without pauses
+        spent = {"step": record["step"], "split": split, "seconds": round(seconds, 3), "core_seconds": core_seconds}
+        spent |= timing
         self._timings.append(seal_run_record(spent))
         if self._board is not None:
             for name, value in record.items():

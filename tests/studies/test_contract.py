@@ -13,7 +13,7 @@ from linnet.figures.figure import read_figure_metadata
 from linnet.registry import STUDY
 from linnet.studies.base import OWNER, SOURCE, study_maps_name
 from linnet.studies.claims import FAILS, HOLDS, OPEN
-from linnet.studies.records import records_sha256
+from linnet.studies.records import mean_core_seconds, records_sha256
 from linnet.studies.trained import CORE
 
 RESULTS = Path(__file__).parents[2] / "docs/results"
@@ -104,7 +104,7 @@ def test_a_dry_run_knows_the_size_of_the_committed_models(place, name):
 def test_stated_core_hours_are_those_of_the_committed_records(place, name):
     """Runs without a record take the mean time of those with one."""
     records, scale = STUDY[name]().read(RESULTS / place), "paper" if place.endswith("-paper") else "cpu"
-    seconds = sum(record.get("seconds", 0.0) for record in records) * len(STUDY[name]().runs(scale)) / len(records)
+    seconds = mean_core_seconds(records) * len(STUDY[name]().runs(scale))
     stated = pytest.approx(seconds / 3600, rel=0.05) if seconds else None
     assert STUDY[name].core_hours == stated, f"set core_hours of {name} to {seconds / 3600:.2g}"
 

@@ -11,7 +11,7 @@ from linnet.registry import STUDY
 from linnet.screen import Screen
 from linnet.studies.base import Request
 from linnet.studies.perplexity import Perplexity
-from linnet.studies.records import record_code_version, records_sha256
+from linnet.studies.records import mean_core_seconds, record_code_version, records_sha256
 from linnet.studies.trained import Row, Scale
 from linnet.train.run import Run, start_run
 
@@ -114,6 +114,7 @@ def test_a_record_says_what_it_is(tiny: Perplexity, tmp_path: Path) -> None:
     assert record["model"]["layers"] == ["diag", "diag", "norm", "norm"]
     assert record["model"]["options"]["norm"] == {**record["model"]["options"]["norm"], "phi": "1+elu", "xnorm": "srms"}
     assert record["checkpoint"] == "last"
+    assert mean_core_seconds([record]) == record["core_seconds"] > 0
     assert record["model"]["vocab_size"] > 0
 
 

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -9,7 +10,9 @@ from rich.progress import Progress
 
 from linnet.errors import InputError
 from linnet.screen import Screen
+from linnet.storage import read_run_metrics
 from linnet.train.log import describe_log_record
+from linnet.train.loop import Trainer
 from linnet.train.run import start_run
 
 
@@ -29,6 +32,16 @@ def test_quiet_is_quiet_but_for_warnings(config, tmp_path, capfd):
     start_run(config(), tmp_path / "run", screen)
     screen.warn("look")
     assert capfd.readouterr() == ("", "linnet: warning: look\n")
+
+
+def test_the_time_of_a_core_does_not_include_pauses(config, tmp_path, monkeypatch):
+    update = Trainer._update
+    monkeypatch.setattr(Trainer, "_update", lambda trainer: (time.sleep(1), update(trainer))[1])
+    start_run(config(steps=4, log_every=1), tmp_path / "run", Screen(quiet=True))
+    records = read_run_metrics(tmp_path / "run/timings.jsonl")
+    passed, worked = (sum(record[name] for record in records) for name in ("seconds", "core_seconds"))
+    assert passed > 4
+    assert 0 < worked < passed - 2
 
 
 def test_a_bar_on_a_terminal(config, tmp_path, monkeypatch):
