@@ -39,7 +39,7 @@ def study_of_record(record: Any) -> str | None:
 
 def mean_core_seconds(records: Sequence[Record]) -> float:
     """The mean seconds of one core per run; early records have only the time that passed."""
-    return statistics.fmean(float(record.get("core_seconds", record.get("seconds", 0))) for record in records)
+    return statistics.fmean(record.get("core_seconds") or record.get("seconds", 0.0) for record in records)
 
 
 def read_records(folder: Path, study: str, fields: frozenset[str] = frozenset()) -> list[Record]:

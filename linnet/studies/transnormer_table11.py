@@ -11,7 +11,7 @@ class Table11(Ablation):
 
     title = "The size of blocks: the rows of TransNormer's Table 11"
     item = "Table 11"
-    core_hours = 0.17
+    core_hours = 0.16
     rows = tuple(
         row
         for system in ("T2", "T1")

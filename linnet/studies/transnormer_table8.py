@@ -27,7 +27,7 @@ class Table8(Ablation):
 
     title = "The number of DiagAttention layers: the rows of TransNormer's Table 8"
     item = "Table 8"
-    core_hours = 1.6
+    core_hours = 2.2
     rows = (*_rows("T2"), *_rows("T1"))
     comparisons = tuple(
         Comparison(f"{system} with half of its layers DiagAttention is better than with {share}", system, other)
