@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BLOCKS = 4
 
+Beyond = tuple[str, Callable[[], dict[str, Any]]]  # the name of a file about predictions, and its content
 Run = Annotated[Path, typer.Argument(help="The folder of a run or of an exported model.", metavar="DIR")]
 Text = Annotated[
     Path | None,
@@ -67,7 +68,8 @@ def analyze_command(
     Measures entropy, temperature, spectral gap, locality, the distribution of the weights and bounds on gradients.
     The table has one row per layer; analysis.json has every layer and head, with figures beside it. For an image model,
     pictures.json has predictions, the confusion matrix of the validation split, and what each patch of a few images
-    reads. `linnet report` includes all of this.
+    reads. For a model of sentences, answers.json has the confusion matrix and the hundred worst errors with their
+    texts. `linnet report` includes all of this.
 
     \b
     Examples:
@@ -89,7 +91,7 @@ def analyze_command(
     check_cli_folder("--out", target)
     drawn = _can_draw(kind, screen)
 
-    views, words, separator, pictures = (
+    views, words, separator, beyond = (
         (*_hf_views(folder, text, tokens, beside), None)
         if hf and text
         else _run_views(folder, text, tokens, samples, checkpoint, screen)
@@ -118,9 +120,9 @@ def analyze_command(
         part = {**analysis, "layers": layers}
         write_json_file(place / "analysis.json", part)
         files += [place / "analysis.json", *(save_analysis_plots(part, place, kind or "png") if drawn else ())]
-    if pictures is not None:
-        files.append(target / "pictures.json")
-        write_json_file(files[-1], pictures())
+    if beyond is not None:
+        files.append(target / beyond[0])
+        write_json_file(files[-1], beyond[1]())
     if json:
         layers = [{k: v for k, v in layer.items() if k != "maps"} for layer in analysis["layers"]]
         print_cli_json({**analysis, "layers": layers, "files": [str(file) for file in files]})
@@ -163,13 +165,14 @@ def _hf_views(folder: Path, text: Path, tokens: int | None, beside: str | None) 
 
 def _run_views(
     folder: Path, text: Path | None, tokens: int | None, samples: int | None, checkpoint: str, screen: "Screen"
-) -> "tuple[list[View], list[str], str, Callable[[], dict[str, Any]] | None]":
+) -> "tuple[list[View], list[str], str, Beyond | None]":
     """Views of the model of a run or export, with the words of its first sequence and their separator.
 
-    For an image model also a function that describes its predictions.
+    For a model of images or sentences also a file for its predictions, and a function that describes them.
     """
     from linnet.instruments.base import instrument_views_of_model
     from linnet.models.loading import load_model
+    from linnet.tasks.sentences import SentenceTask
     from linnet.train.checkpoint_step import run_checkpoint_step
 
     model = load_model(folder, run_checkpoint_step(folder, checkpoint), screen.warn)
@@ -178,8 +181,12 @@ def _run_views(
         return instrument_views_of_model(model, ids), words, separator, None
     task = _task(folder, screen)
     ids, words, separator = _validation(task, samples or BLOCKS, tokens, model)
-    pictures = None if model.config.patch is None else partial(_pictures, task, model, screen)
-    return instrument_views_of_model(model, ids), words, separator, pictures
+    beyond: Beyond | None = None
+    if model.config.patch is not None:
+        beyond = "pictures.json", partial(_pictures, task, model, screen)
+    elif isinstance(task, SentenceTask):
+        beyond = "answers.json", partial(_answers, task, model, screen)
+    return instrument_views_of_model(model, ids), words, separator, beyond
 
 
 def _can_draw(kind: str | None, screen: "Screen") -> bool:
@@ -265,3 +272,15 @@ def _pictures(task: Any, model: "Model", screen: "Screen") -> dict[str, Any]:
     chosen = task.sample("valid", min(SHOWN, task.count("valid")))
     batch = task.batch("valid", chosen, np.zeros_like(chosen))
     return describe_pictures(model, batch["pixels"], batch["labels"].tolist(), metrics)
+
+
+def _answers(task: Any, model: "Model", screen: "Screen") -> dict[str, Any]:
+    """The answers to the texts of the validation split: the confusion matrix and the worst errors."""
+    from linnet.report.answers import describe_answers
+
+    try:
+        metrics = task.evaluate(model, "valid", progress=screen.work("evaluating on the validation split"))
+        answers, errors = task.judge_texts(model, "valid")
+    finally:
+        screen.close()
+    return describe_answers(task.texts["valid"], task.classes, answers, errors, metrics)

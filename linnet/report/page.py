@@ -17,6 +17,7 @@ from linnet.bench.costs import layer_cost_figures, layer_cost_note, layer_cost_t
 from linnet.errors import InputError, missing_extra_error_text
 from linnet.figures.colors import VALIDATION
 from linnet.figures.figure import Figure, Series, figure_to_plotly
+from linnet.report.answers import answer_parts
 from linnet.report.attention import (
     report_attention_figures,
     report_attention_in_training,
@@ -82,9 +83,11 @@ def _render_page(runs: Sequence[SavedRun]) -> str:
         "Cost": [run.cost for run in runs],
         "Text": [run.sample for run in runs],
         "Pictures": [run.pictures for run in runs],
+        "Answers": [run.answers for run in runs],
     }
     extra = [name for name, found in parts.items() if any(part is not None for part in found)]
     names = ["report", *(["pictures"] if "Pictures" in extra else [])]
+    styles = [*names, *(["confusion"] if {"Pictures", "Answers"} & set(extra) else [])]
     scripts = [get_plotlyjs(), *((TEMPLATES / f"{name}.js").read_text() for name in names)]
     return pages.get_template("report.html").render(
         version=__version__,
@@ -103,8 +106,9 @@ def _render_page(runs: Sequence[SavedRun]) -> str:
             ("Environment", compare_report_tables([run.environment for run in runs])),
         ],
         pictures=picture_parts([(run.name, run.pictures) for run in runs]),
+        answers=answer_parts([(run.name, run.answers) for run in runs]),
         style=Markup(
-            "".join((TEMPLATES / f"{name}.css").read_text() for name in names)
+            "".join((TEMPLATES / f"{name}.css").read_text() for name in styles)
         ),  # safe: linnet's own files, and plotly's
         scripts=[Markup(script) for script in scripts],
         hashes=" ".join(f"'sha256-{_hash(script)}'" for script in scripts),

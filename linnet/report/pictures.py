@@ -18,6 +18,7 @@ from linnet.figures.heatmap import pack_heatmap, unpack_heatmap
 from linnet.instruments.base import instrument_views_of_model
 from linnet.models.backbone import Model
 from linnet.models.patches import patch_order
+from linnet.report.answers import confusion_rows
 from linnet.storage import read_json_file
 
 FORMAT = "linnet-pictures-1"
@@ -113,11 +114,7 @@ def picture_parts(named: Sequence[tuple[str, dict[str, Any] | None]]) -> list[di
     for name, found in named:
         if found is None:
             continue
-        most = max(1, *map(max, found["confusion"]))
-        rows = [
-            {"name": own, "cells": [{"count": count, "part": round(count / most, 3)} for count in counts]}
-            for own, counts in zip(found["classes"], found["confusion"], strict=True)
-        ]
+        rows = confusion_rows(found["classes"], found["confusion"])
         about = f"{found['accuracy']:.1%} of {found['samples']:,} images of the {found['split']} split are right"
         kept = ("size", "channels", "grid", "classes", "layers", "pictures")
         parts.append({"name": name, "about": about, "rows": rows, "data": {key: found[key] for key in kept}})

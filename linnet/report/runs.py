@@ -10,6 +10,7 @@ from typing import Any
 from linnet.config import read_config_toml
 from linnet.errors import InputError, LinnetError
 from linnet.instruments.analyze import check_analysis
+from linnet.report.answers import read_answers
 from linnet.report.pictures import read_pictures
 from linnet.storage import check_run_links, read_json_file, read_run_metrics
 
@@ -21,7 +22,7 @@ class SavedRun:
     """The contents of a run's files: `sample` is generated text, `cost` a measurement of its layers.
 
     `instruments` are the records of its attention during training, `analysis` is the result of `linnet analyze`, and
-    `pictures` what that shows of a run that classifies images.
+    `pictures` and `answers` what that shows of a run that classifies images or texts.
     """
 
     name: str
@@ -35,6 +36,7 @@ class SavedRun:
     instruments: list[Record] = field(default_factory=list)
     analysis: Record | None = None
     pictures: Record | None = None
+    answers: Record | None = None
 
     def section(self, name: str) -> Record:
         """A table of the configuration, empty if it is missing."""
@@ -116,6 +118,7 @@ def _read_run(folder: Path, name: str) -> SavedRun:
         instruments=[record for record in records if record.get("split") == "instruments"],
         analysis=_read_analysis(folder / "analysis/analysis.json"),
         pictures=read_pictures(folder / "analysis/pictures.json"),
+        answers=read_answers(folder / "analysis/answers.json"),
     )
 
 

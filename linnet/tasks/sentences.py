@@ -252,22 +252,37 @@ class SentenceTask(Task):
 
     def answers(self, model: nn.Module, texts: LabeledTexts) -> list[str]:
         """The answer of the model to each text: the name of a class, or a score."""
+        return [self.answer_text(logits) for logits in self._read(model, self.encode_texts(texts))]
+
+    def answer_text(self, logits: Tensor) -> str:
+        """The name of the class with the largest logit (classes,), or the score."""
+        return self.classes[int(logits.argmax())] if self.classes else f"{float(logits[0]):.3f}"
+
+    def judge_texts(self, model: nn.Module, split: str) -> tuple[list[str], NDArray[np.float64]]:
+        """The answer to each text of a split, and its error: the loss in nats, or the distance from the true score."""
+        logits = self._read(model, self.encoded(split))
+        truth = self.texts[split].labels
+        if self.classes:
+            errors = [-float(row.log_softmax(0)[int(label)]) for row, label in zip(logits, truth, strict=True)]
+        else:
+            errors = [abs(float(row[0]) - label) for row, label in zip(logits, truth, strict=True)]
+        return [self.answer_text(row) for row in logits], np.array(errors)
+
+    def _read(self, model: nn.Module, encoded: Sequence[NDArray[np.int64]]) -> list[Tensor]:
+        """The logits (classes,) of each text; texts of similar length are read together."""
         import torch
 
-        encoded, size = self.encode_texts(texts), self.config.train.batch
-        device = next(model.parameters()).device
+        size, device = self.config.train.batch, next(model.parameters()).device
         order = np.argsort([len(ids) for ids in encoded], kind="stable")
-        found = [""] * len(encoded)
+        found: dict[int, Tensor] = {}
         show = self.work("predicting")
         for start in range(0, len(order), size):
-            rows = order[start : start + size]
+            rows = order[start : start + size].tolist()
             batch = {name: x.to(device) for name, x in task_tensors(self._padded([encoded[i] for i in rows])).items()}
             with torch.no_grad():
-                logits = self._logits(model, batch).cpu()
-            for i, row in zip(rows, logits, strict=True):
-                found[i] = self.classes[int(row.argmax())] if self.classes else f"{float(row[0]):.3f}"
+                found.update(zip(rows, self._logits(model, batch).cpu(), strict=True))
             show(start + len(rows), len(order))
-        return found
+        return [found[i] for i in range(len(encoded))]
 
     @abstractmethod
     def unlabeled(self, path: Path | None) -> LabeledTexts:
