@@ -39,6 +39,6 @@ class Figure2Bidirectional(Figure2):
         Comparison("NormAttention, in the same frame, is more local than 1+elu", NORM, ELU),
         Comparison("Softmax attention is more local than 1+elu, both with LRPE", VANILLA_LRPE, ELU_LRPE),
         Comparison("NormAttention is more local than 1+elu, both with LRPE", NORM_LRPE, ELU_LRPE),
-        Comparison("1+elu is more local with LRPE than without", ELU_LRPE, ELU),
+        Comparison("With LRPE, 1+elu is more local than without", ELU_LRPE, ELU),
         Comparison("TransNormer T2, as a whole, is more local than 1+elu", T2, ELU),
     )

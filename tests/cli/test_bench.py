@@ -117,7 +117,7 @@ def test_a_file_is_not_a_folder(run, tmp_path):
 
 def test_bench_peers_prints_a_row_or_a_reason_for_each(run, monkeypatch):
     row = {"attention": "performer", "form": "causal", "tokens": 1024, "library": "theirs 1.0", "others": 0.0}
-    row |= {"ours": 0.25, "theirs": 1.0, "speedup": 4.0, "with projections": True}
+    row |= {"ours": 0.25, "theirs": 1.0, "speedup": 4.0, "products": 0.8, "with projections": True}
     settings = {"batch": 4, "heads": 8, "head_dim": 64, "size": 128, "rounds": 5}
     absent = {"attention": "linformer", "form": "bidirectional", "tokens": 1024, "library": "linformer"}
     absent |= {"reason": "pip install it"}
@@ -127,6 +127,7 @@ def test_bench_peers_prints_a_row_or_a_reason_for_each(run, monkeypatch):
     code, out, err = run("bench", "peers")
     assert (code, err) == (0, "")
     assert "4.00x" in out and "250 ms" in out
+    assert "80 %" in out and "5.00x" in out  # the bound: 4 divided by the share of the products
     assert "not measured: linformer, bidirectional, 1,024 tokens: linformer: pip install it" in out
     assert json.loads(run("bench", "peers", "--json")[1]) == found
 

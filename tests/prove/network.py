@@ -61,7 +61,7 @@ def offline_and_inert(trials: Trials) -> None:
     if not (run / "analysis/analysis.json").exists():
         os.waitpid(child(lambda: run_app(["analyze", str(run), "--samples", "1"])), 0)
     whole = {path: path.read_text() for path in (run / "analysis/analysis.json", run / "environment.json")}
-    with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as chromium:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, browser(Path(profile)) as chromium:
         for i in range(trials.number(50, 2)):
             hostile = PARTS[i % len(PARTS)].replace("H", f"window.hacked={i + 1}")
             _spoil(run, hostile, into_name=i >= len(PARTS))

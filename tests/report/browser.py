@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -106,15 +107,16 @@ def browser(folder: Path) -> Iterator[Browser]:
     from_us, to_us = os.pipe(), os.pipe()
     # Chromium reads commands from descriptor 3 and writes answers to 4.
     command = f'exec "{path}" {FLAGS} --user-data-dir="{folder}" about:blank 3<&{from_us[0]} 4>&{to_us[1]}'
+    quiet, pipes = subprocess.DEVNULL, (from_us[0], to_us[1])
     process = subprocess.Popen(
-        ["bash", "-c", command], pass_fds=(from_us[0], to_us[1]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["bash", "-c", command], pass_fds=pipes, stdout=quiet, stderr=quiet, start_new_session=True
     )
     os.close(from_us[0])
     os.close(to_us[1])
     try:
         yield Browser(to_us[0], from_us[1])
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # its helpers too, which write into the profile
         process.wait()
         os.close(from_us[1])
         os.close(to_us[0])
