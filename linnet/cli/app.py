@@ -158,6 +158,5 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="surrogateescape")  # a folder's name that is not text is printed as it is
     code = run_app(sys.argv[1:])
-    if launched_ranks().joined:  # after a failure: the usual end would wait for threads that wait for other ranks
-        os._exit(code)
+    launched_ranks().end(code)
     sys.exit(code)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -95,6 +96,17 @@ class Ranks:
 
             dist.destroy_process_group()
             self.joined = False
+
+    def end(self, code: int) -> None:
+        """End this process at once if it is one of several; does nothing otherwise.
+
+        A model may still hold a group whose threads run. Python's usual end aborts on them, or waits for them forever.
+        """
+        if self.world > 1:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(code)
 
     def share(self, text: str = "") -> list[str]:
         """The texts of all ranks, in order; raises on each of them if one has failed instead."""

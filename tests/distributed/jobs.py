@@ -81,6 +81,7 @@ def main() -> None:
             with path.with_suffix(".out").open("a") as out:
                 out.write(json.dumps(ended) + "\n")
     ranks.leave()
+    ranks.end(0)
 
 
 main()

@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -91,3 +93,13 @@ def test_a_full_disk_where_only_rank_0_writes_is_one_line(tmp_path):
     line = check_end(launched, tmp_path / "run", 1)
     assert line == f"linnet: rank 0: cannot write {tmp_path}/run/checkpoints/step-2: File too large"
     assert not list((tmp_path / "run/checkpoints").iterdir())
+
+
+def test_a_rank_ends_at_once_and_shows_what_it_printed():
+    """Even if a thread goes on, as those of a group do that a model still holds."""
+    wait = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
+    end = "print('printed'); from linnet.distributed.ranks import Ranks; Ranks(world=2).end(3)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{wait}\n{end}"], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "printed\n")
