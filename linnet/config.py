@@ -361,3 +361,20 @@ def dump_config(config: RunConfig) -> str:
     import tomli_w
 
     return tomli_w.dumps(config.model_dump(exclude_none=True))
+
+
+def dump_config_settings(settings: Mapping[str, Any]) -> str:
+    """Settings by their full names ("train.lr") as TOML, without those that are None, which TOML cannot hold."""
+    import tomli_w
+
+    table: dict[str, Any] = {}
+    for key, value in settings.items():
+        _assign(table, key.split("."), value)
+    return tomli_w.dumps(_without_none(table))
+
+
+def _without_none(value: Any) -> Any:
+    """The value without what is None at any depth."""
+    if isinstance(value, Mapping):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    return [_without_none(each) for each in value if each is not None] if isinstance(value, list) else value

@@ -37,7 +37,7 @@ ARROWS = {
     "testing": MODELS | {"figures"},
     "bench": MODELS | {"testing", "figures", "distributed", "hf"},
     "train": MODELS | {"data", "tasks", "instruments", "distributed"},
-    "report": MODELS | {"instruments", "figures", "bench"},
+    "report": MODELS | {"data", "instruments", "figures", "bench"},
     "studies": MODELS | {"data", "tasks", "instruments", "figures", "train", "report", "bench", "hf"},
     "hf": MODELS | {"data", "instruments", "figures"},
     "__main__": {"cli"},
@@ -186,6 +186,15 @@ def test_nothing_is_unpickled_evaluated_or_fetched(path):
         assert ast.unparse(call.func) not in {"torch.load", "socket.socket", "socket.create_connection"}
         pickles = [word.value for word in call.keywords if word.arg == "allow_pickle"]
         assert all(isinstance(value, ast.Constant) and value.value is False for value in pickles)
+
+
+@each_file()
+def test_an_assertion_only_tells_the_type_checker_what_holds(path):
+    """`python -O` removes assertions, so none may check input: each says that a value is not None, or of a type."""
+    for found in (node for node in ast.walk(TREES[path]) if isinstance(node, ast.Assert)):
+        for part in found.test.values if isinstance(found.test, ast.BoolOp) else [found.test]:
+            told = ast.unparse(part)
+            assert told.endswith(" is not None") or told.startswith("isinstance("), f"line {found.lineno}: {told}"
 
 
 @each_file()

@@ -278,3 +278,9 @@ def test_a_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -m linnet list attention --markdown | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["list attention", "--version", "list nothing"])
+def test_closed_streams_are_not_an_error(command):
+    redirected = f"{sys.executable} -m linnet {command} <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", redirected], check=False).returncode == (2 if "nothing" in command else 0)

@@ -144,12 +144,16 @@ def _fail(message: str, code: int) -> int:
 
 
 def _fill_standard_descriptors() -> None:
-    """Open descriptors 0 to 2 if they were closed (`2>&-`); otherwise a file of a run could get one and its output."""
-    for number in range(3):
+    """Open descriptors 0 to 2 if they were closed (`2>&-`); otherwise a file of a run could get one and its output.
+
+    Python has no stream for one that was closed; what is printed to it then is discarded.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def main() -> None:

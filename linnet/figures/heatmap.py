@@ -39,7 +39,7 @@ def unpack_heatmap(packed: Mapping[str, Any]) -> Map:
         code = np.frombuffer(base64.b64decode(packed["data"], validate=True), "<i2").astype(np.float64)
         size = np.exp(packed["high"] + (np.abs(code) - LEVELS) / (LEVELS - 1) * RANGE) * np.sign(code)
         return size.reshape(packed["size"], packed["size"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LinnetError(f"an attention map is damaged: {error}") from None
 
 

@@ -1,10 +1,8 @@
 """The answers part of a report: a confusion matrix, and the texts with the worst errors.
 
-`linnet analyze` writes them to `analysis/answers.json` in the folder of a run that classifies or scores texts. The file
-is read without trusting it: everything that the page uses is checked.
+`linnet analyze` writes them to `analysis/answers.json` in the folder of a run that classifies or scores texts.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.data.labeled_texts import LabeledTexts
-from linnet.errors import LinnetError
-from linnet.storage import read_json_file
+from linnet.report.parts import (
+    check_report_confusion,
+    is_report_number,
+    read_report_part,
+    report_confusion_rows,
+    require_report_field,
+)
 
 FORMAT = "linnet-answers-1"
 WORST = 100  # texts with their errors
@@ -54,31 +57,21 @@ def describe_answers(
 
 def read_answers(path: Path) -> dict[str, Any] | None:
     """The content of a file, or None if there is no file; raises if it is not what `describe_answers` returns."""
-    if not path.exists():
-        return None
-    found = read_json_file(path)
-    try:
-        _check(found)
-    except LinnetError:
-        raise
-    except (KeyError, TypeError, ValueError, AssertionError) as error:
-        raise LinnetError(f"{path} is not a file of answers ({FORMAT}): {error or 'a field is wrong'}") from None
-    return dict(found)
+    return read_report_part(path, "answers", FORMAT, _check)
 
 
 def _check(found: Any) -> None:
     """Raise unless every field that the page uses is as it should be."""
-    assert found["format"] == FORMAT, "format"
-    assert isinstance(found["split"], str) and type(found["samples"]) is int, "split or samples"
-    assert found["wrong"] is None or type(found["wrong"]) is int, "wrong"
-    classes, confusion = found["classes"], found["confusion"]
-    assert isinstance(classes, list) and all(isinstance(name, str) for name in classes), "classes"
-    assert not confusion or np.asarray(confusion, np.int64).shape == (len(classes), len(classes)), "confusion"
-    assert isinstance(found["worst"], list) and len(found["worst"]) <= WORST, "worst"
+    require_report_field(isinstance(found["split"], str) and type(found["samples"]) is int, "split or samples")
+    require_report_field(found["wrong"] is None or type(found["wrong"]) is int, "wrong")
+    check_report_confusion(found["classes"], found["confusion"])
+    require_report_field(isinstance(found["worst"], list) and len(found["worst"]) <= WORST, "worst")
     for text in found["worst"]:
-        assert all(isinstance(text[key], str) for key in ("row", "truth", "answer")), "row, truth or answer"
-        assert isinstance(text["texts"], list) and all(isinstance(half, str) for half in text["texts"]), "texts"
-        assert isinstance(text["error"], int | float) and math.isfinite(text["error"]), "error"
+        named = all(isinstance(text[key], str) for key in ("row", "truth", "answer"))
+        require_report_field(named, "row, truth or answer")
+        halves = text["texts"]
+        require_report_field(isinstance(halves, list) and all(isinstance(half, str) for half in halves), "texts")
+        require_report_field(is_report_number(text["error"]), "error")
 
 
 def answer_parts(named: Sequence[tuple[str, dict[str, Any] | None]]) -> list[dict[str, Any]]:
@@ -91,15 +84,6 @@ def answer_parts(named: Sequence[tuple[str, dict[str, Any] | None]]) -> list[dic
         about = f"{found['samples']:,} texts of the {found['split']} split"
         if found["wrong"] is not None:
             about = f"{found['wrong']:,} of {about} are answered wrongly"
-        rows = confusion_rows(found["classes"], found["confusion"])
+        rows = report_confusion_rows(found["classes"], found["confusion"])
         parts.append({"name": name, "about": about, "what": what, "rows": rows, "worst": found["worst"]})
     return parts
-
-
-def confusion_rows(classes: Sequence[str], confusion: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """The rows of a confusion matrix in the form of the template, none if there is no matrix."""
-    most = max(1, *map(max, confusion)) if confusion else 1
-    return [
-        {"name": own, "cells": [{"count": count, "part": round(count / most, 3)} for count in counts]}
-        for own, counts in zip(classes, confusion, strict=bool(confusion))
-    ]

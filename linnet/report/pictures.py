@@ -9,17 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from linnet.errors import LinnetError
 from linnet.figures.heatmap import pack_heatmap, unpack_heatmap
 from linnet.instruments.base import instrument_views_of_model
 from linnet.models.backbone import Model
 from linnet.models.patches import patch_order
-from linnet.report.answers import confusion_rows
-from linnet.storage import read_json_file
+from linnet.report.parts import (
+    check_report_confusion,
+    is_report_number,
+    read_report_part,
+    report_confusion_rows,
+    require_report_field,
+)
 
 FORMAT = "linnet-pictures-1"
 CELLS = 2 * 10**6  # weights in a file; with more, heads are averaged, then fewer images have maps
@@ -75,37 +78,31 @@ def _maps(model: Model, pixels: Tensor) -> tuple[list[str], list[list[list[dict[
 
 def read_pictures(path: Path) -> dict[str, Any] | None:
     """The content of a file, or None if there is no file; raises if it is not what `describe_pictures` returns."""
-    if not path.exists():
-        return None
-    found = read_json_file(path)
-    try:
-        _check(found)
-    except LinnetError:
-        raise
-    except (KeyError, TypeError, ValueError, AssertionError) as error:
-        raise LinnetError(f"{path} is not a file of images ({FORMAT}): {error or 'a field is wrong'}") from None
-    return dict(found)
+    return read_report_part(path, "images", FORMAT, _check)
 
 
 def _check(found: Any) -> None:
     """Raise unless every field that the page uses is as it should be."""
-    assert found["format"] == FORMAT, "format"
     size, channels, grid = (found[key] for key in ("size", "channels", "grid"))
-    assert all(type(n) is int and 0 < n <= LARGEST_SIDE for n in (size, channels, grid)), "size, channels or grid"
-    assert size % grid == 0, "grid"
+    sizes = all(type(n) is int and 0 < n <= LARGEST_SIDE for n in (size, channels, grid))
+    require_report_field(sizes, "size, channels or grid")
+    require_report_field(size % grid == 0, "grid")
     classes = found["classes"]
-    assert isinstance(classes, list) and all(isinstance(name, str) for name in classes), "classes"
-    confusion = np.asarray(found["confusion"], np.int64)
-    assert confusion.shape == (len(classes), len(classes)), "confusion"
-    assert isinstance(found["accuracy"], float) and type(found["samples"]) is int, "accuracy or samples"
-    assert all(isinstance(name, str) for name in [found["split"], *found["layers"]]), "split or layers"
+    check_report_confusion(classes, found["confusion"])
+    rated = is_report_number(found["accuracy"]) and type(found["samples"]) is int
+    require_report_field(rated, "accuracy or samples")
+    named = all(isinstance(name, str) for name in [found["split"], *found["layers"]])
+    require_report_field(named, "split or layers")
     for picture in found["pictures"]:
-        assert len(base64.b64decode(picture["pixels"], validate=True)) == channels * size**2, "pixels"
-        assert type(picture["label"]) is int and 0 <= picture["label"] < len(classes), "label"
-        assert np.asarray(picture["shares"], np.float64).shape == (len(classes),), "shares"
-        assert len(picture.get("maps", found["layers"])) == len(found["layers"]), "maps"
-        for head in (head for layer in picture.get("maps", []) for head in layer):
-            assert unpack_heatmap(head).shape == (grid**2, grid**2), "maps"
+        pixels = base64.b64decode(picture["pixels"], validate=True)
+        require_report_field(len(pixels) == channels * size**2, "pixels")
+        require_report_field(type(picture["label"]) is int and 0 <= picture["label"] < len(classes), "label")
+        shares = picture["shares"]
+        require_report_field(len(shares) == len(classes) and all(map(is_report_number, shares)), "shares")
+        maps = picture.get("maps", [])
+        require_report_field(len(maps) == len(found["layers"]) or "maps" not in picture, "maps")
+        for head in (head for layer in maps for head in layer):
+            require_report_field(unpack_heatmap(head).shape == (grid**2, grid**2), "maps")
 
 
 def picture_parts(named: Sequence[tuple[str, dict[str, Any] | None]]) -> list[dict[str, Any]]:
@@ -114,7 +111,7 @@ def picture_parts(named: Sequence[tuple[str, dict[str, Any] | None]]) -> list[di
     for name, found in named:
         if found is None:
             continue
-        rows = confusion_rows(found["classes"], found["confusion"])
+        rows = report_confusion_rows(found["classes"], found["confusion"])
         about = f"{found['accuracy']:.1%} of {found['samples']:,} images of the {found['split']} split are right"
         kept = ("size", "channels", "grid", "classes", "layers", "pictures")
         parts.append({"name": name, "about": about, "rows": rows, "data": {key: found[key] for key in kept}})

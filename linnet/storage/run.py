@@ -92,11 +92,18 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 def check_run_links(folder: str | Path) -> None:
-    """Raise if a part of a run is a symbolic link: what it leads to can change, and writing replaces the link."""
+    """Raise if a part of a run is a symbolic link, or a file where a folder must be, or the reverse.
+
+    What a link leads to can change, and writing replaces the link.
+    """
     for name in (*RUN_FILES, "checkpoints", "pretrain"):
         path = Path(folder) / name
         if path.is_symlink():
             raise LinnetError(f"{path} is a symbolic link: the parts of a run must be in its folder")
+        if path.exists() and path.is_dir() != (name in ("checkpoints", "pretrain")):
+            raise LinnetError(
+                f"{path} is {'a' if path.is_dir() else 'not a'} folder: a run has no such part; move it away"
+            )
 
 
 class MetricsLog:

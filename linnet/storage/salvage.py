@@ -1,9 +1,9 @@
 """Find what a broken run folder still holds, and what to do with it."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from linnet.config import dump_config_settings
 from linnet.errors import InputError
 from linnet.storage.run import RUN_FILES, check_run_links
 from linnet.storage.verify import Finding, Load, verify_checkpoints, verify_run_logs
@@ -53,8 +53,10 @@ def _advice(folder: Path, parts: list[Finding], states: dict[int, dict[str, Any]
     lines, wrong = [], {part.name for part in parts if not part.ok}
     if states and not (folder / "config.toml").is_file():
         newest = states[max(states)]
-        lines.append("write config.toml again: these settings are in the newest checkpoint, paths are not:")
-        lines += [f"  {key} = {json.dumps(value)}" for key, value in sorted((newest.get("settings") or {}).items())]
+        lines.append(
+            "write config.toml again: these settings are in the newest checkpoint; paths and train.steps are not:"
+        )
+        lines += dump_config_settings(newest.get("settings") or {}).splitlines()
     damaged = [name for name in wrong if name.startswith("checkpoints/")]
     if "leftovers" in wrong or (damaged and loads):
         lines.append(f"`linnet repair {folder}` removes leftovers and sets damaged checkpoints aside")

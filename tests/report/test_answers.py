@@ -62,10 +62,13 @@ def test_scores_are_listed_by_their_distance() -> None:
         {"format": "other"},
         {"classes": "no"},
         {"confusion": [[1]]},
+        {"confusion": [[1, 2], [3]]},
+        {"confusion": [[10**30, 2], [float("inf"), 4]]},
         {"wrong": "2"},
         {"worst": [{"row": "a"}]},
         {"worst": [{"row": "a", "texts": [1], "truth": "x", "answer": "y", "error": 1.0}]},
         {"worst": [{"row": "a", "texts": [], "truth": "x", "answer": "y", "error": "1"}]},
+        {"worst": [{"row": "a", "texts": [], "truth": "x", "answer": "y", "error": 10**400}]},
     ],
 )
 def test_a_damaged_file_is_one_line(tmp_path: Path, damage: dict[str, object]) -> None:

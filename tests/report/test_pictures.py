@@ -73,6 +73,8 @@ def test_maps_are_in_rows_of_patches(window):
         ({"size": 10**9}, "size"),
         ({"classes": 3}, "classes"),
         ({"confusion": [[1]]}, "confusion"),
+        ({"confusion": [[float("inf")] * 10] * 10}, "confusion"),
+        ({"accuracy": float("nan")}, "accuracy"),
         ({"pictures": [{"pixels": "", "label": 0, "shares": [0.1] * 10}]}, "pixels"),
         ({"pictures": [{}]}, "pixels"),
         ({"pictures": 3}, "int"),

@@ -1,9 +1,12 @@
 """A broken run folder is put in order: leftovers go, damaged checkpoints are set aside, the rest stays as it is."""
 
+import json
+
 import pytest
 
 from linnet.cli.app import run_app
 from linnet.errors import InputError, LinnetError
+from linnet.storage import MetricsLog, save_checkpoint
 from linnet.storage.repair import repair_run
 from tests.storage.faults import contents, save
 
@@ -26,13 +29,47 @@ def test_damaged_checkpoints_are_set_aside_and_leftovers_removed(tmp_path, capsy
     assert (found.steps, found.failure) == ([2], "")
     assert contents(tmp_path / "damaged/step-3") == broken
     assert contents(checkpoints / "step-2") == whole
-    assert repair_run(tmp_path) == ([], {}, [2], "")
+    assert repair_run(tmp_path) == ([], {}, [2], "", "")
     save(checkpoints, 3)
     (checkpoints / "step-3/manifest.json").unlink()
     assert list(repair_run(tmp_path).damaged) == ["damaged/step-3.1"]
     assert contents(tmp_path / "damaged/step-3") == broken
     assert run_app(["repair", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"intact: step 2; `linnet resume {tmp_path}` continues from the newest\n"
+    assert capsys.readouterr().out == f"intact: step 2\n`linnet resume {tmp_path}` continues from step 2\n"
+
+
+def test_what_keeps_an_intact_checkpoint_unused_is_said(tmp_path, capsys):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append({"step": 1, "loss": 2.0})
+    save_checkpoint(tmp_path / "checkpoints", 1, {}, {}, {"metrics": log.mark()})
+    log.close()
+    config, written = tmp_path / "config.toml", tmp_path / "metrics.jsonl"
+    config.write_text("seed = 0\n")
+    assert run_app(["repair", str(tmp_path)]) == 0
+    capsys.readouterr()
+    written.write_text(written.read_text().replace("2.0", "1.0"))
+    assert run_app(["repair", str(tmp_path)]) == 1
+    assert f"{written} has been changed" in capsys.readouterr().out
+    config.write_text("seed = [\n")
+    assert run_app(["repair", str(tmp_path), "--json"]) == 1
+    assert "is not valid TOML" in json.loads(capsys.readouterr().out)["obstacle"]
+
+
+def test_logs_without_a_checkpoint_are_kept_from_a_run_that_starts_over(tmp_path):
+    (tmp_path / "config.toml").write_text("seed = 0\n")
+    save(tmp_path / "checkpoints", 1)
+    (tmp_path / "checkpoints/step-1/model.safetensors").write_bytes(b"damage")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert list(repair_run(tmp_path).damaged) == ["damaged/step-1", "damaged/metrics.jsonl"]
+    assert (tmp_path / "damaged/metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_a_file_in_place_of_a_folder_is_one_line(tmp_path, capsys):
+    (tmp_path / "config.toml").write_text("seed = 0\n")
+    (tmp_path / "checkpoints").touch()
+    for command in ("repair", "verify", "doctor"):
+        assert run_app([command, str(tmp_path)]) == 1
+        assert "checkpoints is not a folder: a run has no such part; move it away\n" in capsys.readouterr().err
 
 
 def test_what_is_no_run_is_one_line(tmp_path):

@@ -1,9 +1,11 @@
 """What `linnet doctor RUN` finds in broken run folders."""
 
+import tomllib
+
 import pytest
 
 from linnet.errors import InputError
-from linnet.storage import MetricsLog
+from linnet.storage import MetricsLog, save_checkpoint
 from linnet.storage.salvage import salvage_run
 from tests.storage.faults import save
 
@@ -48,10 +50,14 @@ def test_without_a_configuration_the_settings_are_printed(run):
     from linnet.models.loading import load_model
 
     (run / "config.toml").unlink()
+    settings = {"seed": 3, "train.lr": 0.1, "model.options": {"block": None, "rates": [1.0, None]}}
+    save_checkpoint(run / "checkpoints", 3, {}, {}, {"settings": settings})
     found = salvage_run(run, load_model)
-    assert wrong(found) == ["config.toml", "checkpoints/step-1", "checkpoints/step-2"]
+    assert wrong(found) == ["config.toml", "checkpoints/step-1", "checkpoints/step-2", "checkpoints/step-3"]
     assert found.parts[1].found == "all hashes are right; it needs config.toml"
     assert found.advice[0].startswith("write config.toml again")
+    written = tomllib.loads("\n".join(found.advice[1:]))
+    assert written == {"seed": 3, "train": {"lr": 0.1}, "model": {"options": {"rates": [1.0]}}}
 
 
 def test_nothing_left(run, tmp_path):
