@@ -3,6 +3,7 @@
 import json
 import signal
 import tomllib
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,14 @@ from linnet.train.run import resume_run, start_run
 
 QUIET = Screen(quiet=True)
 TASKS = ("causal_lm", "masked_lm", "lra/listops", "classify")
-PLACES = [  # strategy, number of ranks and task
-    *(f"{strategy}2/{task}" for strategy in ("ddp", "fsdp") for task in TASKS),
-    *("ddp4/masked_lm", "ddp4/lra/listops", "fsdp4/causal_lm", "fsdp4/classify"),
-]
+PLACES = [f"{strategy}{world}/{task}" for world in (2, 4) for strategy in ("ddp", "fsdp") for task in TASKS]
+MESHES = {  # two-dimensional, or over the tokens alone
+    "copies of parts/causal_lm": ("fsdp", {"replicate": 2, "shard": 2}),
+    "slices of copies/causal_lm": ("ddp", {"replicate": 2, "sequence": 2}),
+    "slices of copies/masked_lm": ("ddp", {"sequence": 2}),
+    "slices and parts/masked_lm": ("fsdp", {"shard": 2, "sequence": 2}),
+    "slices alone/causal_lm": ("fsdp", {"sequence": 4}),
+}
 TOLERANCE = 2e-5  # of a loss or a metric, relative
 NOISE = 5e-3  # of a gradient norm, relative to the largest, and of a weight: as between micro-batches of other sizes
 
@@ -51,18 +56,24 @@ def runs(settings, launch, tmp_path_factory) -> Path:
             if where.endswith(str(world))
         ]
 
-    half = {"folder": top / "mesh", "config": settings("causal_lm", "fsdp", mesh={"replicate": 2, "shard": 2})}
+    def meshes(world: int) -> list[dict]:
+        return [
+            {"folder": top / place, "config": settings(place.partition("/")[2], strategy, mesh=mesh)}
+            for place, (strategy, mesh) in MESHES.items()
+            if prod(mesh.values()) == world
+        ]
+
     stopped = [
         {"folder": top / name, "config": settings("causal_lm", name[:-1]), "disturb": (1, "signal", 3)}
         for name in ("ddp-", "fsdp-", "fsdp=")
     ]
-    ends = launch(2, [*jobs(2), *stopped])
-    assert [end["signal"] for end in ends] == [0] * 8 + [signal.SIGTERM] * 3
-    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [3] * 3
-    use(top / "ddp-", strategy="fsdp", activation_checkpointing=True)
+    ends = launch(2, [*jobs(2), *meshes(2), *stopped])
+    assert [end["signal"] for end in ends] == [0] * 9 + [signal.SIGTERM] * 3
+    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [6] + [3] * 3
+    use(top / "ddp-", strategy="fsdp", mesh={"shard": 2, "sequence": 2}, activation_checkpointing=True)
     use(top / "fsdp-", strategy="ddp")
-    ends = launch(4, [*jobs(4), half, {"folder": top / "ddp-"}, {"folder": top / "fsdp-"}])
-    assert [end["step"] for end in ends] == [6, 3, 6, 6, 6, 6, 6]
+    ends = launch(4, [*jobs(4), *meshes(4), {"folder": top / "ddp-"}, {"folder": top / "fsdp-"}])
+    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [6] * 6
     assert resume_run(top / "fsdp=", QUIET).step == 6
     return top
 
@@ -90,14 +101,14 @@ def check_same(folder: Path, one: Path) -> None:
         assert float((weight - theirs[name]).abs().max()) <= NOISE, name
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [*PLACES, *MESHES])
 def test_many_ranks_train_the_curve_of_one(runs, place):
     check_same(runs / place, runs / "one" / place.partition("/")[2])
 
 
-@pytest.mark.parametrize("name", ["mesh", "ddp-", "fsdp-", "fsdp="])
+@pytest.mark.parametrize("name", ["ddp-", "fsdp-", "fsdp="])
 def test_a_run_goes_on_with_other_ranks_and_another_strategy(runs, name):
-    """Sharded copies; then two ranks, stopped by a signal to one of them, resumed by four or by one."""
+    """Two ranks, stopped by a signal to one of them, are resumed by four, with sequences cut too, or by one."""
     check_same(runs / name, runs / "one" / "causal_lm")
 
 
