@@ -299,13 +299,13 @@ class Run:
         """Do the pretraining run inside this one and copy its weights, unless a signal stops it."""
         planned, folder = pretraining_config(self.config), self.folder / "pretrain"
         if (folder / "config.toml").exists():
-            run = open_run(folder, self.screen)
-            changed = check_config_difference(run.given, planned)
+            begun = check_and_read_config(folder)
+            changed = check_config_difference(begun, planned)
             if changed:
                 raise InputError(
                     f"{folder} was started with other settings, now {changed}: put it back, or start a new run"
                 )
-            outcome = run.resume()
+            outcome = Run(begun.model_copy(update={"distributed": planned.distributed}), folder, self.screen).resume()
         else:
             outcome = start_run(planned, folder, self.screen)
         if not outcome.signal:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+import torch
 
 from linnet.config import parse_config
 from linnet.models.loading import load_model
@@ -25,7 +26,14 @@ MESHES = {  # two-dimensional, or over the tokens alone
     "slices and parts/masked_lm": ("fsdp", {"shard": 2, "sequence": 2}),
     "slices alone/causal_lm": ("fsdp", {"sequence": 4}),
 }
+HALF = {
+    "copies": ("causal_lm", "ddp", {}),
+    "parts": ("masked_lm", "fsdp", {}),
+    "slices": ("masked_lm", "fsdp", {"sequence": 2}),
+}
+BEFORE = {"pretrain": True, "pretrain_steps": 3, "save_every": 1}
 TOLERANCE = 2e-5  # of a loss or a metric, relative
+ROUNDING = 1e-2  # of a loss in bfloat16, relative
 NOISE = 5e-3  # of a gradient norm, relative to the largest, and of a weight: as between micro-batches of other sizes
 
 
@@ -47,6 +55,9 @@ def runs(settings, launch, tmp_path_factory) -> Path:
     for task in ("masked_lm", *TASKS):
         if not (top / "one" / task).exists():
             start_run(parse_config(settings(task, **of(task, encoder))), top / "one" / task, QUIET)
+    start_run(parse_config(settings("lra/listops", **BEFORE)), top / "one" / "pretrained", QUIET)
+    for task in ("causal_lm", "masked_lm"):
+        start_run(parse_config(settings(task, precision="bfloat16")), top / "one/bfloat16" / task, QUIET)
 
     def jobs(world: int) -> list[dict]:
         return [
@@ -67,13 +78,20 @@ def runs(settings, launch, tmp_path_factory) -> Path:
         {"folder": top / name, "config": settings("causal_lm", name[:-1]), "disturb": (1, "signal", 3)}
         for name in ("ddp-", "fsdp-", "fsdp=")
     ]
-    ends = launch(2, [*jobs(2), *meshes(2), *stopped])
-    assert [end["signal"] for end in ends] == [0] * 9 + [signal.SIGTERM] * 3
-    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [6] + [3] * 3
+    before = settings("lra/listops", "ddp", mesh={"replicate": 2}, **BEFORE)
+    stopped += [{"folder": top / "pretrained", "config": before, "disturb": (1, "signal", 2)}]
+    half = [
+        {"folder": top / f"bfloat16 {name}", "config": settings(task, strategy, mesh=mesh, precision="bfloat16")}
+        for name, (task, strategy, mesh) in HALF.items()
+    ]
+    ends = launch(2, [*jobs(2), *meshes(2), *half, *stopped])
+    assert [end["signal"] for end in ends] == [0] * 12 + [signal.SIGTERM] * 4
+    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [6] * 4 + [3] * 3 + [2]
+    use(top / "pretrained", strategy="fsdp")
     use(top / "ddp-", strategy="fsdp", mesh={"shard": 2, "sequence": 2}, activation_checkpointing=True)
     use(top / "fsdp-", strategy="ddp")
-    ends = launch(4, [*jobs(4), *meshes(4), {"folder": top / "ddp-"}, {"folder": top / "fsdp-"}])
-    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [6] * 6
+    ends = launch(4, [*jobs(4), *meshes(4), *({"folder": top / name} for name in ("ddp-", "fsdp-", "pretrained"))])
+    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [6] * 6 + [3]
     assert resume_run(top / "fsdp=", QUIET).step == 6
     return top
 
@@ -110,6 +128,26 @@ def test_many_ranks_train_the_curve_of_one(runs, place):
 def test_a_run_goes_on_with_other_ranks_and_another_strategy(runs, name):
     """Two ranks, stopped by a signal to one of them, are resumed by four, with sequences cut too, or by one."""
     check_same(runs / name, runs / "one" / "causal_lm")
+
+
+def test_ranks_pretrain_and_go_on_as_others(runs):
+    """Two ranks, stopped while they pretrain, are resumed by four, whose strategy both parts follow."""
+    for part in ("", "pretrain"):
+        check_same(runs / "pretrained" / part, runs / "one/pretrained" / part)
+    assert (runs / "pretrained/pretrain/checkpoints/step-3/model-00003.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_ranks_compute_in_bfloat16_and_keep_weights_in_float32(runs, name):
+    """The losses are those of one process in bfloat16, except for rounding, and not those in float32."""
+    task = HALF[name][0]
+    losses = [
+        [record["loss"] for record in read_run_metrics(folder / "metrics.jsonl")]
+        for folder in (runs / f"bfloat16 {name}", runs / "one/bfloat16" / task, runs / "one" / task)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=ROUNDING)
+    assert losses[0] != pytest.approx(losses[2], rel=TOLERANCE)
+    assert {weight.dtype for weight in load_model(runs / f"bfloat16 {name}").parameters()} == {torch.float32}
 
 
 def test_copies_are_saved_as_by_one_process(runs):
