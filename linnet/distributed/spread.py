@@ -23,10 +23,13 @@ from linnet.models.backbone import Model
 
 
 class Spread:
-    """A model over the ranks of a run: `forward` is the module to call, `sharded` says whether each has only a part."""
+    """A model over the ranks of a run: `forward` is the module to call.
 
-    def __init__(self, forward: nn.Module, sharded: bool = False) -> None:
-        self.forward, self.sharded = forward, sharded
+    `sharded` says whether each rank has only a part, `copied` whether DistributedDataParallel keeps copies.
+    """
+
+    def __init__(self, forward: nn.Module, sharded: bool = False, copied: bool = False) -> None:
+        self.forward, self.sharded, self.copied = forward, sharded, copied
 
     @contextlib.contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
@@ -97,7 +100,7 @@ def spread_model(
     # Buffers are equal and never change; older versions of torch call this option otherwise.
     names = inspect.signature(DistributedDataParallel).parameters
     alone = {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
-    return Spread(DistributedDataParallel(inner, gradient_as_bucket_view=True, **alone))  # type: ignore[arg-type]
+    return Spread(DistributedDataParallel(inner, gradient_as_bucket_view=True, **alone), copied=True)  # type: ignore[arg-type]
 
 
 def _shard(model: Model, ranks: Ranks, config: DistributedConfig, device: torch.device, half: bool) -> None:
