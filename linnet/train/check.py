@@ -40,6 +40,8 @@ def check_config_tables(config: RunConfig) -> None:
         raise InputError("train.instruments needs whole weights: with distributed.strategy 'fsdp' it must be empty")
     if config.train.instruments and how is not None and how.slices > 1:
         raise InputError("train.instruments needs whole sequences: with distributed.mesh.sequence it must be empty")
+    if config.train.compile and how is not None and how.slices > 1:
+        raise InputError("train.compile is true: what ranks exchange of a sequence breaks its graphs; set it to false")
     if config.pretrain and TASK[config.task].denoising(config.data) is None:
         raise InputError(f"pretrain is true: only the tasks lra/... that classify allow it, not {config.task}")
     if config.train.pretrain_steps and not config.pretrain:

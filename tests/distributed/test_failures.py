@@ -39,6 +39,7 @@ def failures(settings, launch, tmp_path_factory):
         "context": {**cut, "data": {**cut["data"], "context": 33}},
         "mechanism": {**cut, "model": {**cut["model"], **softmax}},
         "task": settings("lra/listops", "ddp", mesh={"sequence": 2}),
+        "compile": {**cut, "train": {**cut["train"], "compile": True}},
         "instruments": {**cut, "train": {**cut["train"], "instruments": ["entropy"]}},
     }
     jobs += [{"folder": top / name, "config": config} for name, config in misfits.items()]
@@ -61,6 +62,7 @@ def failures(settings, launch, tmp_path_factory):
         ("context", "data.context is 33: it must be a multiple of distributed.mesh.sequence, 2", 2, None),
         ("mechanism", "softmax: its sequence cannot be cut over ranks", 2, None),
         ("task", "distributed.mesh.sequence is 2: sequences of the task lra/listops cannot be cut", 2, None),
+        ("compile", "train.compile is true: what ranks exchange of a sequence breaks its graphs", 2, None),
         ("instruments", "train.instruments needs whole sequences", 2, None),
     ],
 )

@@ -149,6 +149,16 @@ def test_ranks_pretrain_and_go_on_as_others(runs):
     assert (runs / "pretrained/pretrain/checkpoints/step-3/model-00003.safetensors").exists()
 
 
+@pytest.mark.slow  # the compiler takes a minute or more
+def test_compiled_ranks_train_the_curve_of_one(settings, launch, tmp_path):
+    start_run(parse_config(settings("causal_lm")), tmp_path / "one", QUIET)
+    compiled = {name: settings("causal_lm", name, compile=True) for name in ("ddp", "fsdp")}
+    ends = launch(2, [{"folder": tmp_path / name, "config": config} for name, config in compiled.items()])
+    assert [end["step"] for end in ends] == [6, 6]
+    for name in compiled:
+        check_same(tmp_path / name, tmp_path / "one")
+
+
 @pytest.mark.parametrize("name", HALF)
 def test_ranks_compute_in_bfloat16_and_keep_weights_in_float32(runs, name):
     """The losses are those of one process in bfloat16, except for rounding, and not those in float32."""
