@@ -197,12 +197,13 @@ class DistributedConfig(Settings):
     """How a run that torchrun starts uses its ranks: "ddp" copies the model, "fsdp" cuts it.
 
     `mesh` says how many ranks a run is made for: {replicate = 2, shard = 4} is 8 ranks, two copies cut in four. Without
-    it, any number will do. `activation_checkpointing` computes each block again in the backward pass instead of keeping
-    what is inside. `timeout` is how many seconds a rank waits for another one.
+    it, any number will do. {replicate = 2, sequence = 4} cuts each sequence over four ranks, which neighbor each other;
+    with "fsdp" they also cut the model. `activation_checkpointing` computes each block again in the backward pass
+    instead of keeping what is inside. `timeout` is how many seconds a rank waits for another one.
     """
 
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    mesh: dict[Literal["replicate", "shard"], Annotated[int, Field(ge=1, le=2**20)]] = {}
+    mesh: dict[Literal["replicate", "shard", "sequence"], Annotated[int, Field(ge=1, le=2**20)]] = {}
     activation_checkpointing: bool = False
     timeout: Annotated[int, Field(ge=1, le=10**6)] = 1800
 
@@ -211,6 +212,11 @@ class DistributedConfig(Settings):
         if self.strategy == "ddp" and self.mesh.get("shard", 1) > 1:
             raise ValueError(f"mesh.shard is {self.mesh['shard']}: only strategy 'fsdp' cuts a model")
         return self
+
+    @property
+    def slices(self) -> int:
+        """How many ranks share each sequence."""
+        return self.mesh.get("sequence", 1)
 
 
 class RunConfig(Settings):

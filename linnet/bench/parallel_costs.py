@@ -2,7 +2,8 @@
 
 A step of a rank takes    work x n  +  2 L gather(W)  +  sum(W),    with n tokens on each of W ranks and L layers:
 gather(W) = (W - 1) (hop + state / rate) is a ring of W - 1 messages, once forward and once backward per layer, and
-sum(W) = 2 (W - 1) (hop + gradients / (W rate)) is the ring that adds up the gradients. Nothing overlaps.
+sum(W) = rings (W - 1) (pieces hop + gradients / (W rate)) are the rings that add up the gradients: two around all of
+them for copies; for sharded weights three (gather for each pass, scatter) around each layer. Nothing overlaps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ class Workload(NamedTuple):
     gradients: float  # bytes of all gradients
     token_memory: float  # bytes per token, for all layers
     model_memory: float  # bytes of parameters, gradients and optimizer
+    rings: int = 2  # how often weights or gradients go around all ranks in a step
+    pieces: int = 1  # and in how many parts
 
 
 # The hardware of the extrapolation, and the model on it. Each number is an assumption that the page lists.
@@ -80,7 +83,7 @@ def predict_parallel_step(hardware: Hardware, load: Workload, tokens: float, ran
     """Seconds of work and of messages in a step with so many tokens on each rank."""
     others = ranks - 1
     gather = others * (hardware.hop + load.state / hardware.rate)
-    total = 2 * others * (hardware.hop + load.gradients / (ranks * hardware.rate))
+    total = load.rings * others * (load.pieces * hardware.hop + load.gradients / (ranks * hardware.rate))
     return load.fixed + load.per_token * tokens, 2 * load.layers * gather + total if others else 0.0
 
 
@@ -105,7 +108,8 @@ def stated_parallel_workload(token_memory: float) -> Workload:
     operations = 3 * (2 * parameters + attention)  # the backward pass costs twice the forward pass
     state = HEADS * D * D * 4
     memory = token_memory * LAYERS * WIDTH / 2  # bfloat16 where float32 was measured
-    return Workload(operations / (PEAK * SHARE), 0.0, LAYERS, state, 2 * parameters, memory, OPTIMIZER * parameters)
+    own = operations / (PEAK * SHARE), 0.0, LAYERS, state, 2 * parameters, memory, OPTIMIZER * parameters
+    return Workload(*own, rings=3, pieces=LAYERS)
 
 
 def count_parallel_parameters() -> int:

@@ -155,7 +155,9 @@ def bench_parallel_assumptions(found: Found) -> list[str]:
         f"Network: {costs.RATE / 1e9:.0f} GB/s and {1e6 * costs.HOP:.0f} µs per message between neighbors of a ring, "
         "also inside a node; a gather takes W - 1 messages, and nothing overlaps with work.",
         "States: float32, gathered once per layer, and their gradients returned once, as counted in the measurement.",
-        "Gradients: bfloat16, added up over all ranks by one ring per step; the measured steps take one per parameter.",
+        "Weights: sharded over all ranks, as by `fully_shard`; those of a layer are gathered for its forward and again "
+        "for its backward pass, and its gradients are scattered, in bfloat16. The measured steps have copies of the "
+        "weights instead, and add up each gradient by a ring.",
         f"Memory: {costs.MEMORY / 1e9:.0f} GB per rank; activations as measured ({per_unit:.0f} bytes per token, layer "
         f"and unit of width in float32), halved for bfloat16; {costs.OPTIMIZER} bytes per parameter, sharded over all "
         "ranks.",

@@ -39,19 +39,25 @@ def sequence_parallel_model(model: Model, group: dist.ProcessGroup | None = None
 
     Call it before FSDP or DDP wraps the model. Each rank draws the dropout of its slice.
     """
+    check_sequence_model(model)
+    model.ranks = SequenceRanks(group)
+    for block in model.blocks:
+        for mixer in block.mixers:
+            mixer.core.ranks, mixer.core.stepper = model.ranks, None
+    return model
+
+
+def check_sequence_model(model: Model) -> None:
+    """Raise a one-line error if the sequences of a model (on any device) cannot be cut over ranks."""
     if not isinstance(model, Model):
         raise InputError(
             f"model is a {type(model).__name__}: it must be a linnet model; sequence_parallel cuts a mixer"
         )
     if isinstance(model.output, Classifier) or model.config.patch is not None:
         raise UnsupportedError(f"a {model.config.output} reads whole rows: its sequence cannot be cut over ranks")
-    mixers = [mixer for block in model.blocks for mixer in block.mixers]
-    for mixer in mixers:
-        check_sequence_mixer(mixer)
-    model.ranks = SequenceRanks(group)
-    for mixer in mixers:
-        mixer.core.ranks, mixer.core.stepper = model.ranks, None
-    return model
+    for block in model.blocks:
+        for mixer in block.mixers:
+            check_sequence_mixer(mixer)
 
 
 def check_sequence_mixer(mixer: Mixer) -> None:

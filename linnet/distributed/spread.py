@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,15 +17,19 @@ from torch import Tensor, nn
 
 from linnet.config import DistributedConfig
 from linnet.distributed.ranks import Ranks
+from linnet.distributed.sequence import check_sequence_model, sequence_parallel_model
 from linnet.errors import InputError, UnsupportedError
 from linnet.models.backbone import Model
 
 
 class Spread:
-    """A model over the ranks of a run: `forward` is the module to call, `sharded` says whether each has only a part."""
+    """A model over the ranks of a run: `forward` is the module to call.
 
-    def __init__(self, forward: nn.Module, sharded: bool = False) -> None:
-        self.forward, self.sharded = forward, sharded
+    `sharded` says whether each rank has only a part, `copied` whether DistributedDataParallel keeps copies.
+    """
+
+    def __init__(self, forward: nn.Module, sharded: bool = False, copied: bool = False) -> None:
+        self.forward, self.sharded, self.copied = forward, sharded, copied
 
     @contextlib.contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
@@ -38,25 +43,34 @@ class Spread:
 
 
 def mesh_of_ranks(config: DistributedConfig, world: int) -> dict[str, int]:
-    """How many ranks hold copies ("replicate") and how many hold parts ("shard"); their product is `world`."""
-    if config.mesh:
-        return {"replicate": config.mesh.get("replicate", 1), "shard": config.mesh.get("shard", 1)}
-    return {"replicate": world, "shard": 1} if config.strategy == "ddp" else {"replicate": 1, "shard": world}
+    """How many copies of the model the ranks hold ("replicate"), each in so many parts ("shard"); `world` in all."""
+    if config.strategy == "ddp":
+        return {"replicate": world, "shard": 1}
+    copies = config.mesh.get("replicate", 1)
+    return {"replicate": copies, "shard": world // copies}
 
 
-def check_spread(model: nn.Module, config: DistributedConfig | None, world: int, batch: int) -> None:
+def share_of_rank(config: DistributedConfig | None, rank: int, world: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Which share of the rows a rank reads and of how many, and which slice of their tokens and of how many."""
+    slices = 1 if config is None else config.slices
+    return (rank // slices, world // slices), (rank % slices, slices)
+
+
+def check_spread(model: Model, config: DistributedConfig | None, world: int, batch: int) -> None:
     """Raise if the ranks, the mesh, the batch and the model (on any device) do not fit together."""
     if config is None:
         if world > 1:
             raise InputError(f"torchrun started {world} ranks: set distributed.strategy=ddp or fsdp")
         return
-    sizes = mesh_of_ranks(config, world)
-    if config.mesh and sizes["replicate"] * sizes["shard"] != world:
+    if config.mesh and math.prod(config.mesh.values()) != world:
         mesh = " x ".join(f"{name} {size}" for name, size in config.mesh.items())
         has = f"torchrun started {world} ranks" if world > 1 else "without torchrun there is one rank"
         raise InputError(f"distributed.mesh is {mesh}: {has}; leave it out to use any number of ranks")
-    if batch % world:
-        raise InputError(f"train.batch is {batch}: it must be a multiple of the number of ranks, {world}")
+    if batch % (world // config.slices):
+        ranks = "the number of ranks" if config.slices == 1 else "the ranks over the slices of a sequence"
+        raise InputError(f"train.batch is {batch}: it must be a multiple of {ranks}, {world // config.slices}")
+    if config.slices > 1:
+        check_sequence_model(model)
     scalars = [name for name, parameter in model.named_parameters() if parameter.dim() == 0]
     if config.strategy == "fsdp" and world > 1 and scalars:
         raise UnsupportedError(f"distributed.strategy is 'fsdp': {scalars[0]} is a single number, which cannot be cut")
@@ -71,6 +85,12 @@ def spread_model(
     """
     if ranks.world == 1 or config is None:
         return Spread(torch.compile(model) if compiled else model)  # type: ignore[arg-type]
+    if config.slices > 1:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        sizes = (ranks.world // config.slices, config.slices)
+        mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("data", "sequence"))
+        sequence_parallel_model(model, mesh["sequence"].get_group())
     if config.strategy == "fsdp":
         _shard(model, ranks, config, device, half)
         return Spread(torch.compile(model) if compiled else model, sharded=True)  # type: ignore[arg-type]
@@ -80,7 +100,7 @@ def spread_model(
     # Buffers are equal and never change; older versions of torch call this option otherwise.
     names = inspect.signature(DistributedDataParallel).parameters
     alone = {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
-    return Spread(DistributedDataParallel(inner, gradient_as_bucket_view=True, **alone))  # type: ignore[arg-type]
+    return Spread(DistributedDataParallel(inner, gradient_as_bucket_view=True, **alone), copied=True)  # type: ignore[arg-type]
 
 
 def _shard(model: Model, ranks: Ranks, config: DistributedConfig, device: torch.device, half: bool) -> None:

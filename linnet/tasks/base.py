@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from linnet.config import DataSettings, RunConfig
 from linnet.data.corpora import SPLITS
 from linnet.data.packing import IGNORE, packed_batch_epochs, packed_batch_indices
-from linnet.errors import InputError, unknown_name_error
+from linnet.errors import InputError, UnsupportedError, unknown_name_error
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +45,9 @@ class Task(ABC):
     scored: ClassVar[Literal["best", "last"]] = "last"  # the checkpoint that is scored; `rank` finds "best"
     validates_on_test: ClassVar[bool] = False  # True if a benchmark has no validation split of its own
     data: Any
-    share: tuple[int, int] = (0, 1)  # which rank reads, and of how many: its part of the rows of each training batch
+    sliceable: ClassVar[bool] = False  # whether ranks can share a sequence: `slice_batch` cuts it
+    share: tuple[int, int] = (0, 1)  # which part of the rows of each training batch this rank reads, and of how many
+    token_slice: tuple[int, int] = (0, 1)  # which slice of their tokens, and of how many
 
     def __init__(
         self, config: RunConfig, cache: Path | None = None, folder: Path | None = None, work: Work | None = None
@@ -115,6 +117,12 @@ class Task(ABC):
             raise InputError(f"model.vocab_size is {model.vocab_size}: the data have {tokens} different tokens")
         if model.positions == "learned" and model.max_length < context:
             raise InputError(f"model.max_length is {model.max_length}: data.context is {context}")
+        slices = self.token_slice[1]
+        if slices > 1 and not self.sliceable:
+            name = self.config.task
+            raise UnsupportedError(f"distributed.mesh.sequence is {slices}: sequences of the task {name} cannot be cut")
+        if context % slices:
+            raise InputError(f"data.context is {context}: it must be a multiple of distributed.mesh.sequence, {slices}")
 
     def at_once(self) -> tuple[int, int]:
         """The smallest number of tokens in a training forward pass, and the number of logits that it computes."""
@@ -174,7 +182,11 @@ class Task(ABC):
         rank, world = self.share
         size = len(samples) // world
         own = slice(rank * size, (rank + 1) * size)
-        return self.batch("train", samples[own], epochs[own])
+        return self.slice_batch(self.batch("train", samples[own], epochs[own]))
+
+    def slice_batch(self, batch: Batch) -> Batch:
+        """This rank's slice of the tokens of a batch; a task that is `sliceable` cuts it."""
+        return batch
 
     def train_samples(self, number: int) -> tuple[Indices, Indices]:
         """The samples of batch `number` of the run, and the epoch of each: a function of the seed and the number."""
@@ -226,7 +238,7 @@ class Task(ABC):
     def evaluation_parts(self, split: str, samples: Indices, device: torch.device | str) -> list[Batch]:
         """The parts of one batch of an evaluation, on the device."""
         batch = self.batch(split, samples, np.full_like(samples, EVALUATION))
-        return self.parts(task_batch_to_device(batch, device))
+        return self.parts(task_batch_to_device(self.slice_batch(batch), device))
 
 
 def add_task_sums(sums: Sums, more: Sums) -> Sums:

@@ -19,7 +19,7 @@ from linnet.data.packing import Blocks, Stream, open_packed_stream
 from linnet.data.tokenizer import Tokenizer, build_tokenizer, default_gpt2_tokenizer
 from linnet.errors import InputError
 from linnet.storage import cache_folder, read_json_file
-from linnet.tasks.base import Indices, Task, Work
+from linnet.tasks.base import Batch, Indices, Task, Work
 from linnet.tasks.sharded_text import SAMPLE, ShardedText, TextPart, few_text_names
 
 FEWEST = {"bpe": 261, "word": 5}  # tokens: the special ones and, for bpe, each byte
@@ -109,6 +109,7 @@ class TextTask(Task):
     Data = TextData
     data: TextData
     needs_mask: ClassVar[bool] = False
+    sliceable = True
 
     @staticmethod
     def places(data: TextData) -> dict[str, Path]:
@@ -180,6 +181,19 @@ class TextTask(Task):
         size = self.config.train.batch
         numbers = number * size + np.arange(size, dtype=np.int64)
         return self.corpus.draw(self.config.seed, numbers, self.data.context)
+
+    def slice_batch(self, batch: Batch) -> Batch:
+        """This rank's slice of each block, and the selected tokens in it."""
+        if self.token_slice[1] == 1:
+            return batch
+        size = self.data.context // self.token_slice[1]
+        first = self.token_slice[0] * size
+        own = {name: x[:, first : first + size].contiguous() for name, x in batch.items() if x.dim() == 2}
+        if "select" in batch:
+            row, token = batch["select"] // self.data.context, batch["select"] % self.data.context
+            here = (first <= token) & (token < first + size)
+            own |= {"select": (row * size + token - first)[here], "targets": batch["targets"][here]}
+        return own
 
     def planned(self) -> dict[str, Any]:
         """Sharded corpora are not tokenized for a plan: their tokens are listed in the cache, or estimated."""

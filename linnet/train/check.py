@@ -35,8 +35,13 @@ def check_config_tables(config: RunConfig) -> None:
         from linnet.train.watch import check_watch_instruments
 
         check_watch_instruments(config.train.instruments)
-    if config.train.instruments and config.distributed is not None and config.distributed.strategy == "fsdp":
+    how = config.distributed
+    if config.train.instruments and how is not None and how.strategy == "fsdp":
         raise InputError("train.instruments needs whole weights: with distributed.strategy 'fsdp' it must be empty")
+    if config.train.instruments and how is not None and how.slices > 1:
+        raise InputError("train.instruments needs whole sequences: with distributed.mesh.sequence it must be empty")
+    if config.train.compile and how is not None and how.slices > 1:
+        raise InputError("train.compile is true: what ranks exchange of a sequence breaks its graphs; set it to false")
     if config.pretrain and TASK[config.task].denoising(config.data) is None:
         raise InputError(f"pretrain is true: only the tasks lra/... that classify allow it, not {config.task}")
     if config.train.pretrain_steps and not config.pretrain:

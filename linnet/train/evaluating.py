@@ -17,15 +17,17 @@ def evaluate_over_ranks(
 ) -> dict[str, Any] | None:
     """The metrics of a split or of `batches` batches of it, the same on every rank; None if a signal ends it early.
 
-    A sharded model is called by all ranks or by none: a rank without a batch measures one that is not counted.
+    A sharded model is called by all ranks or by none: a rank without a batch measures one that is not counted. Ranks
+    that share a sequence read slices of the same batch.
     """
+    reader, readers = task.share
     chosen = task.evaluation_batches(split, batches)
     training = model.training
     model.eval()
     sums: Sums = {}
     try:
-        for start in range(0, len(chosen), ranks.world):
-            number = start + ranks.rank
+        for start in range(0, len(chosen), readers):
+            number = start + reader
             counted = number < len(chosen)
             parts = task.evaluation_parts(split, chosen[number if counted else 0], device)
             number_of_parts, signal = ranks.most(len(parts), stop.signal)

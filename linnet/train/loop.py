@@ -94,6 +94,8 @@ class Trainer:
         """Train to the end or until a signal arrives; either way, save the state after the last complete update."""
         with self.stop, deterministic_device(self.device), self.saver:
             self.model.train()
+            if self.spread.copied and self.at.step < self.train.steps:
+                self._settle()
             while True:
                 self.saver.check()
                 evaluated = self._due(self.train.eval_every) and self.at.evaluated != self.at.step
@@ -109,6 +111,15 @@ class Trainer:
                 done = self._timed_update(log)
                 if done and self.watch is not None and self._due(self.train.instrument_every):
                     self._measure(log, self.watch)
+
+    def _settle(self) -> None:
+        """Let DDP order its buckets before the first update, as it does after its first pass.
+
+        The order decides how more than two ranks round a sum. Otherwise the first update of a resumed run would not
+        have the bits of an uninterrupted one. The gradients of this pass are dropped.
+        """
+        batch = self.task.parts(task_batch_to_device(self.task.train_batch(0), self.device))[0]
+        self._loss(self.spread.forward, _Part(batch, 0))[0].backward()
 
     @property
     def finished(self) -> bool:

@@ -18,7 +18,7 @@ from linnet.config import RunConfig, dump_config
 from linnet.data.corpora import SPLITS
 from linnet.distributed.ranks import Ranks, launched_ranks
 from linnet.distributed.shards import rows_of_rank
-from linnet.distributed.spread import check_spread, mesh_of_ranks
+from linnet.distributed.spread import check_spread, mesh_of_ranks, share_of_rank
 from linnet.errors import InputError, LinnetError, unknown_name_error
 from linnet.models.backbone import Model, build_backbone_on_meta, count_backbone_parameters
 from linnet.models.config import ModelConfig
@@ -98,7 +98,7 @@ class Run:
                 made.prepare()
         finally:
             self.screen.close()
-        made.share = (self.ranks.rank, self.world)
+        made.share, made.token_slice = share_of_rank(self.given.distributed, self.ranks.rank, self.world)
         return made
 
     @cached_property
@@ -299,13 +299,13 @@ class Run:
         """Do the pretraining run inside this one and copy its weights, unless a signal stops it."""
         planned, folder = pretraining_config(self.config), self.folder / "pretrain"
         if (folder / "config.toml").exists():
-            run = open_run(folder, self.screen)
-            changed = check_config_difference(run.given, planned)
+            begun = check_and_read_config(folder)
+            changed = check_config_difference(begun, planned)
             if changed:
                 raise InputError(
                     f"{folder} was started with other settings, now {changed}: put it back, or start a new run"
                 )
-            outcome = run.resume()
+            outcome = Run(begun.model_copy(update={"distributed": planned.distributed}), folder, self.screen).resume()
         else:
             outcome = start_run(planned, folder, self.screen)
         if not outcome.signal:

@@ -42,6 +42,9 @@ def test_messages_do_not_depend_on_tokens_and_work_does():
     assert few[1] == many[1] > 0
     assert many[0] == pytest.approx(1000 * few[0])
     assert load.per_token * costs.PEAK * costs.SHARE > 6 * costs.count_parallel_parameters()
+    states = 2 * load.layers * 1023 * (costs.HOP + load.state / costs.RATE)
+    weights = 3 * 1023 * (load.layers * costs.HOP + 2 * costs.count_parallel_parameters() / 1024 / costs.RATE)
+    assert few[1] == pytest.approx(states + weights)
 
 
 def test_checkpointing_keeps_the_inputs_of_layers():

@@ -26,7 +26,7 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory) -> Callable[..., dict[str, Any]]:
-    """`settings("masked_lm", strategy="ddp", steps=4)`: the tables of a tiny run without dropout."""
+    """`settings("masked_lm", strategy="ddp", steps=4)`: the configuration of a tiny run without dropout."""
     folder = tmp_path_factory.mktemp("data")
     table = folder / "table.tsv"
     rows = [f"a {WORDS[i % 4]} film {'again ' * (i % 5)}\t{('up', 'down')[i % 4 // 2]}" for i in range(60)]
@@ -35,7 +35,7 @@ def settings(tmp_path_factory) -> Callable[..., dict[str, Any]]:
     def make(task: str = "causal_lm", strategy: str | None = None, **train: Any) -> dict[str, Any]:
         more = {name: train.pop(name) for name in ("mesh", "activation_checkpointing") if name in train}
         presets = {"masked_lm": "transnormer_t2_roberta_small", "lra/listops": "transnormer_t2_lra"}
-        data = {**TEXT, "cache": str(folder / "cache")}
+        data, pretrain = {**TEXT, "cache": str(folder / "cache")}, train.pop("pretrain", False)
         model: dict[str, Any] = {"preset": presets.get(task, "transnormer_t2_lm_small"), **SMALL, "dropout": 0.0}
         if task in ("masked_lm", "lra/listops"):  # whose presets drop attention weights; `classify` has its encoder's
             model["options"] = {"diag": {"dropout": 0.0}}
@@ -45,7 +45,13 @@ def settings(tmp_path_factory) -> Callable[..., dict[str, Any]]:
         if task == "classify":
             data = {"path": str(table), "encoder": train.pop("encoder"), "context": 32}
             model = {}
-        tables = {"task": task, "data": data, "model": model, "train": {**TRAIN, **EVERY, **train}}
+        tables = {
+            "task": task,
+            "pretrain": pretrain,
+            "data": data,
+            "model": model,
+            "train": {**TRAIN, **EVERY, **train},
+        }
         return tables | ({"distributed": {"strategy": strategy, **more}} if strategy else {})
 
     return make

@@ -1,6 +1,7 @@
 """Ranks that cannot meet, or do not fit their mesh, batch or model, end with one line."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -8,10 +9,27 @@ import time
 import pytest
 
 from linnet.config import parse_config
+from linnet.distributed import ranks
 from linnet.distributed.spread import check_spread
 from linnet.errors import InputError
 from linnet.models.backbone import build_backbone_on_meta
 from linnet.models.presets import preset_config
+
+
+@pytest.mark.parametrize("agent", ["True", "False"])
+def test_ranks_that_cannot_meet_give_up_with_one_line(monkeypatch, agent):
+    """Nobody listens where they should meet, or rank 0 listens there and nobody comes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    told = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in {**told, "TORCHELASTIC_USE_AGENT_STORE": agent}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ranks, "MEETING", 1.0)
+    start = time.monotonic()
+    with pytest.raises(InputError, match=r"^rank 0 of 2 did not meet the others within 1 seconds: [^\n]+$"):
+        ranks.Ranks(rank=0, world=2, launched=True).join()
+    assert time.monotonic() - start < 15
 
 
 @pytest.mark.slow  # it waits 25 seconds, and a busy machine starts its processes too late for its limit

@@ -31,7 +31,19 @@ def failures(settings, launch, tmp_path_factory):
         "data": ("ddp", {"other": {"1": [["data", "path", str(other)]]}}),
     }
     jobs = [{"folder": top / name, "config": settings("causal_lm", how), **job} for name, (how, job) in wrong.items()]
-    return top, dict(zip(wrong, launch(2, jobs), strict=True))
+    cut, softmax = settings("causal_lm", "ddp", mesh={"sequence": 2}), {"layers": ["norm", "softmax"]}
+    misfits = {
+        "strategy": settings("causal_lm"),
+        "batch": settings("causal_lm", "ddp", batch=7),
+        "mesh": settings("causal_lm", "fsdp", mesh={"shard": 2, "sequence": 2}),
+        "context": {**cut, "data": {**cut["data"], "context": 33}},
+        "mechanism": {**cut, "model": {**cut["model"], **softmax}},
+        "task": settings("lra/listops", "ddp", mesh={"sequence": 2}),
+        "compile": {**cut, "train": {**cut["train"], "compile": True}},
+        "instruments": {**cut, "train": {**cut["train"], "instruments": ["entropy"]}},
+    }
+    jobs += [{"folder": top / name, "config": config} for name, config in misfits.items()]
+    return top, dict(zip([*wrong, *misfits], launch(2, jobs), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -44,6 +56,14 @@ def failures(settings, launch, tmp_path_factory):
         ("fsdp full 0", "cannot write {}/checkpoints/step-2: File too large", 1, []),
         ("setting", "the ranks differ: on rank 1, train.lr is 0.5, on rank 0 0.01", 2, None),
         ("data", "the ranks differ: on rank 1, the data (test) is ", 2, None),
+        ("strategy", "torchrun started 2 ranks: set distributed.strategy=ddp or fsdp", 2, None),
+        ("batch", "train.batch is 7: it must be a multiple of the number of ranks, 2", 2, None),
+        ("mesh", "distributed.mesh is shard 2 x sequence 2: torchrun started 2 ranks", 2, None),
+        ("context", "data.context is 33: it must be a multiple of distributed.mesh.sequence, 2", 2, None),
+        ("mechanism", "softmax: its sequence cannot be cut over ranks", 2, None),
+        ("task", "distributed.mesh.sequence is 2: sequences of the task lra/listops cannot be cut", 2, None),
+        ("compile", "train.compile is true: what ranks exchange of a sequence breaks its graphs", 2, None),
+        ("instruments", "train.instruments needs whole sequences", 2, None),
     ],
 )
 def test_a_failure_on_one_rank_ends_all_with_its_line(failures, name, line, code, steps):
@@ -79,6 +99,17 @@ def test_the_loss_of_a_rank_is_one_line(tmp_path, killed):
         "linnet: a rank is lost: another one has ended or does not answer; `linnet resume` continues"
     )
     assert read_checkpoint(folder / "checkpoints/step-2").step == 2
+
+
+def test_ranks_that_do_not_fit_end_with_one_line(tmp_path):
+    """By the command itself: rank 0 alone says it, all exit with code 2, and no folder is made."""
+    folder = tmp_path / "run"
+    launched = launch_ranks(run_over_ranks(tmp_path, "fsdp", mesh={"replicate": 4, "sequence": 2}), folder, 2)
+    assert launched.wait(60) == 1
+    (line,) = [line for line in said(folder).splitlines() if line.startswith("linnet: ")]
+    assert line.startswith("linnet: distributed.mesh is replicate 4 x sequence 2: torchrun started 2 ranks")
+    assert "exitcode  : 2" in said(folder)
+    assert not folder.exists()
 
 
 def test_a_full_disk_where_only_rank_0_writes_is_one_line(tmp_path):

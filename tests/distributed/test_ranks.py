@@ -3,24 +3,38 @@
 import json
 import signal
 import tomllib
+from math import prod
 from pathlib import Path
 
 import pytest
 import tomli_w
+import torch
 
 from linnet.config import parse_config
 from linnet.models.loading import load_model
 from linnet.screen import Screen
 from linnet.storage import read_run_metrics
 from linnet.train.run import resume_run, start_run
+from tests.prove.runs import last_bytes
 
 QUIET = Screen(quiet=True)
 TASKS = ("causal_lm", "masked_lm", "lra/listops", "classify")
-PLACES = [  # strategy, number of ranks and task
-    *(f"{strategy}2/{task}" for strategy in ("ddp", "fsdp") for task in TASKS),
-    *("ddp4/masked_lm", "ddp4/lra/listops", "fsdp4/causal_lm", "fsdp4/classify"),
-]
+PLACES = [f"{strategy}{world}/{task}" for world in (2, 4) for strategy in ("ddp", "fsdp") for task in TASKS]
+MESHES = {  # two-dimensional, or over the tokens alone
+    "copies of parts/causal_lm": ("fsdp", {"replicate": 2, "shard": 2}),
+    "slices of copies/causal_lm": ("ddp", {"replicate": 2, "sequence": 2}),
+    "slices of copies/masked_lm": ("ddp", {"sequence": 2}),
+    "slices and parts/masked_lm": ("fsdp", {"shard": 2, "sequence": 2}),
+    "slices alone/causal_lm": ("fsdp", {"sequence": 4}),
+}
+HALF = {
+    "copies": ("causal_lm", "ddp", {}),
+    "parts": ("masked_lm", "fsdp", {}),
+    "slices": ("masked_lm", "fsdp", {"sequence": 2}),
+}
+BEFORE = {"pretrain": True, "pretrain_steps": 3, "save_every": 1}
 TOLERANCE = 2e-5  # of a loss or a metric, relative
+ROUNDING = 1e-2  # of a loss in bfloat16, relative
 NOISE = 5e-3  # of a gradient norm, relative to the largest, and of a weight: as between micro-batches of other sizes
 
 
@@ -42,6 +56,9 @@ def runs(settings, launch, tmp_path_factory) -> Path:
     for task in ("masked_lm", *TASKS):
         if not (top / "one" / task).exists():
             start_run(parse_config(settings(task, **of(task, encoder))), top / "one" / task, QUIET)
+    start_run(parse_config(settings("lra/listops", **BEFORE)), top / "one" / "pretrained", QUIET)
+    for task in ("causal_lm", "masked_lm"):
+        start_run(parse_config(settings(task, precision="bfloat16")), top / "one/bfloat16" / task, QUIET)
 
     def jobs(world: int) -> list[dict]:
         return [
@@ -51,18 +68,36 @@ def runs(settings, launch, tmp_path_factory) -> Path:
             if where.endswith(str(world))
         ]
 
-    half = {"folder": top / "mesh", "config": settings("causal_lm", "fsdp", mesh={"replicate": 2, "shard": 2})}
+    def meshes(world: int) -> list[dict]:
+        return [
+            {"folder": top / place, "config": settings(place.partition("/")[2], strategy, mesh=mesh)}
+            for place, (strategy, mesh) in MESHES.items()
+            if prod(mesh.values()) == world
+        ]
+
     stopped = [
         {"folder": top / name, "config": settings("causal_lm", name[:-1]), "disturb": (1, "signal", 3)}
         for name in ("ddp-", "fsdp-", "fsdp=")
     ]
-    ends = launch(2, [*jobs(2), *stopped])
-    assert [end["signal"] for end in ends] == [0] * 8 + [signal.SIGTERM] * 3
-    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [3] * 3
-    use(top / "ddp-", strategy="fsdp", activation_checkpointing=True)
+    before = settings("lra/listops", "ddp", mesh={"replicate": 2}, **BEFORE)
+    stopped += [{"folder": top / "pretrained", "config": before, "disturb": (1, "signal", 2)}]
+    half = [
+        {"folder": top / f"bfloat16 {name}", "config": settings(task, strategy, mesh=mesh, precision="bfloat16")}
+        for name, (task, strategy, mesh) in HALF.items()
+    ]
+    ends = launch(2, [*jobs(2), *meshes(2), *half, *stopped])
+    assert [end["signal"] for end in ends] == [0] * 12 + [signal.SIGTERM] * 4
+    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [6] * 4 + [3] * 3 + [2]
+    use(top / "pretrained", strategy="fsdp")
+    use(top / "ddp-", strategy="fsdp", mesh={"shard": 2, "sequence": 2}, activation_checkpointing=True)
     use(top / "fsdp-", strategy="ddp")
-    ends = launch(4, [*jobs(4), half, {"folder": top / "ddp-"}, {"folder": top / "fsdp-"}])
-    assert [end["step"] for end in ends] == [6, 3, 6, 6, 6, 6, 6]
+    again = [
+        {"folder": top / f"{strategy}4 again", "config": settings("causal_lm", strategy), "disturb": (3, "signal", 3)}
+        for strategy in ("ddp", "fsdp")
+    ]
+    resumed = ("ddp4 again", "fsdp4 again", "ddp-", "fsdp-", "pretrained")
+    ends = launch(4, [*jobs(4), *meshes(4), *again, *({"folder": top / name} for name in resumed)])
+    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [6] * 4 + [3] * 2 + [6] * 4 + [3]
     assert resume_run(top / "fsdp=", QUIET).step == 6
     return top
 
@@ -90,15 +125,51 @@ def check_same(folder: Path, one: Path) -> None:
         assert float((weight - theirs[name]).abs().max()) <= NOISE, name
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [*PLACES, *MESHES])
 def test_many_ranks_train_the_curve_of_one(runs, place):
     check_same(runs / place, runs / "one" / place.partition("/")[2])
 
 
-@pytest.mark.parametrize("name", ["mesh", "ddp-", "fsdp-", "fsdp="])
+@pytest.mark.parametrize("name", ["ddp-", "fsdp-", "fsdp="])
 def test_a_run_goes_on_with_other_ranks_and_another_strategy(runs, name):
-    """Sharded copies; then two ranks, stopped by a signal to one of them, resumed by four or by one."""
+    """Two ranks, stopped by a signal to one of them, are resumed by four, with sequences cut too, or by one."""
     check_same(runs / name, runs / "one" / "causal_lm")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_four_ranks_resume_to_the_same_bits(runs, strategy):
+    """The rounding of a sum over more than two ranks depends on their order, which a new start must not change."""
+    assert last_bytes(runs / f"{strategy}4 again") == last_bytes(runs / f"{strategy}4/causal_lm")
+
+
+def test_ranks_pretrain_and_go_on_as_others(runs):
+    """Two ranks, stopped while they pretrain, are resumed by four, whose strategy both parts follow."""
+    for part in ("", "pretrain"):
+        check_same(runs / "pretrained" / part, runs / "one/pretrained" / part)
+    assert (runs / "pretrained/pretrain/checkpoints/step-3/model-00003.safetensors").exists()
+
+
+@pytest.mark.slow  # the compiler takes a minute or more
+def test_compiled_ranks_train_the_curve_of_one(settings, launch, tmp_path):
+    start_run(parse_config(settings("causal_lm")), tmp_path / "one", QUIET)
+    compiled = {name: settings("causal_lm", name, compile=True) for name in ("ddp", "fsdp")}
+    ends = launch(2, [{"folder": tmp_path / name, "config": config} for name, config in compiled.items()])
+    assert [end["step"] for end in ends] == [6, 6]
+    for name in compiled:
+        check_same(tmp_path / name, tmp_path / "one")
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_ranks_compute_in_bfloat16_and_keep_weights_in_float32(runs, name):
+    """The losses are those of one process in bfloat16, except for rounding, and not those in float32."""
+    task = HALF[name][0]
+    losses = [
+        [record["loss"] for record in read_run_metrics(folder / "metrics.jsonl")]
+        for folder in (runs / f"bfloat16 {name}", runs / "one/bfloat16" / task, runs / "one" / task)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=ROUNDING)
+    assert losses[0] != pytest.approx(losses[2], rel=TOLERANCE)
+    assert {weight.dtype for weight in load_model(runs / f"bfloat16 {name}").parameters()} == {torch.float32}
 
 
 def test_copies_are_saved_as_by_one_process(runs):

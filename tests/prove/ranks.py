@@ -14,16 +14,16 @@ from linnet.storage import checkpoint_steps
 from tests.prove.promise import Trials, promise
 from tests.prove.runs import ROOT, last_bytes, small_run
 
-PLACES = (("fsdp", 2), ("ddp", 4), ("ddp", 2), ("fsdp", 4))
+PLACES = (("fsdp", 2, {}), ("ddp", 4, {"replicate": 2, "sequence": 2}), ("ddp", 2, {}), ("fsdp", 4, {}))
 EACH = 5  # kills of one run
 PATIENCE = 240.0  # seconds that a run may need until the next kill or its end
 
 
-def run_over_ranks(folder: Path, strategy: str, steps: int = 8) -> RunConfig:
+def run_over_ranks(folder: Path, strategy: str, steps: int = 8, mesh: dict[str, int] | None = None) -> RunConfig:
     """A small run with dropout, a record of every update and a checkpoint of every second one."""
     run = small_run(folder, steps=steps, batch=4, log_every=1)
     config = run.model_dump(mode="json", exclude_none=True)
-    return parse_config({**config, "distributed": {"strategy": strategy}})
+    return parse_config({**config, "distributed": {"strategy": strategy, "mesh": mesh or {}}})
 
 
 def launch_ranks(config: RunConfig, folder: Path, world: int, restarts: int = 0) -> subprocess.Popen[bytes]:
@@ -75,17 +75,18 @@ def end_launch(launched: subprocess.Popen[bytes]) -> None:
 @promise(
     "1b",
     "If torchrun restarts the ranks after the kill of any one of them, training continues to the same bits.",
-    "SIGKILL of a random rank of 2 and 4, with copies (ddp) and parts (fsdp), at random updates of small runs and now "
-    "and then while they start; torchrun restarts them until the run ends. Weights, optimizer state and metrics are "
-    "compared with those of an uninterrupted launch; no traceback is printed, and nothing of killed processes is left.",
+    "SIGKILL of a random rank of 2 and 4, with copies (ddp), parts (fsdp) and cut sequences, at random updates of "
+    "small runs and now and then while they start; torchrun restarts them until the run ends. Weights, optimizer state "
+    "and metrics are compared with those of an uninterrupted launch; no traceback is printed, and nothing of killed "
+    "processes is left.",
 )
 def kill_ranks(trials: Trials) -> None:
     """50 kills; the short form kills one of two ranks once."""
     rng, usual, steps = random.Random(0), {}, trials.number(36, 8)
     left = trials.number(50, 1)
     for number in range(left):
-        strategy, world = PLACES[number % len(PLACES)]
-        config, folder = run_over_ranks(trials.folder, strategy, steps), trials.folder / "killed"
+        strategy, world, mesh = PLACES[number % len(PLACES)]
+        config, folder = run_over_ranks(trials.folder, strategy, steps, mesh), trials.folder / "killed"
         if (strategy, world) not in usual:
             whole = trials.folder / f"whole-{strategy}-{world}"
             assert launch_ranks(config, whole, world).wait(PATIENCE) == 0, said(whole)[-600:]

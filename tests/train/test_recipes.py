@@ -1,5 +1,7 @@
 """Every recipe builds; those of the papers have the papers' settings."""
 
+from math import prod
+
 import pytest
 
 from linnet.config import config_recipe_names, load_recipe_config
@@ -76,6 +78,9 @@ def test_every_recipe_builds(name, data, data_dir, tmp_path):
     assert plan["parameters"] > 0
     assert plan["tokens"] > 0
     assert min(plan["samples"].values()) > 0
+    mesh = {} if config.distributed is None else config.distributed.mesh
+    assert plan["memory"]["ranks"] == prod(mesh.values())
+    assert min(plan["memory"][name] for name in ("parameters", "gradients", "optimizer", "activations")) > 0
 
 
 def test_the_causal_model_of_transnormer_is_that_of_table_13():
