@@ -68,7 +68,7 @@ def draw_named_rulers(
     ends = []
     for name, x, heights in rulers:
         axes.plot(x, heights, color=GUIDE, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-        level, early = heights[0] == heights[-1], x[-1] < axes.get_xlim()[1] / 2
+        level, early = heights[0] == heights[-1], x[-1] < 0.9 * axes.get_xlim()[1]
         if beside and not level and not early:
             ends.append((x[-1], heights[-1], name, GUIDE))
             continue
