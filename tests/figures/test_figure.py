@@ -172,7 +172,7 @@ def test_panels_with_the_same_names_share_one_legend(tmp_path):
 
 
 def test_the_names_of_falling_guides_stand_beside_the_panel_and_touch_no_line():
-    rates = [Series(name, [1000, 2000, 5000], [top, top / 2, top / 5]) for name, top in (("a", 50.0), ("b", 40.0))]
+    rates = [Series("a", [1000, 2000, 5000], [50.0, 25.0, 10.0]), Series("b", [1000, 2000, 5000], [40.0, 10.0, 1.6])]
     figure = Figure("t", "tokens", "steps", rates, log_x=True, log_y=True, guides=(-1, -2))
     axes = Canvas().subplots()
     _draw(axes, figure)
