@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,23 @@ def test_an_attention_of_another_package_is_found(linnet_with, tmp_path):
     trained = linnet_with(["train", "smoke", "--out", str(tmp_path / "run"), *sets, "--json"])
     assert trained.returncode == 0, trained.stderr
     assert linnet_with(["generate", str(tmp_path / "run"), "--prompt", "a"]).returncode == 0
+
+
+def test_the_task_and_the_study_of_the_pages_work_in_a_package(linnet_with, tmp_path):
+    """The code of docs/adding_a_task.md and docs/adding_a_study.md, installed as a module each."""
+    pages = (Path(__file__).parent.parent / "docs" / f"adding_a_{kind}.md" for kind in ("task", "study"))
+    task, study = ((page.read_text().split("```python\n")[1].partition("```")[0]) for page in pages)
+    task, study = (text.rpartition("\nassert ")[0] for text in (task, study))
+    recipe = tmp_path / "copy.toml"
+    recipe.write_text(
+        'task = "copy"\n[model]\npreset = "norm_lm_small"\nlayers = ["norm"]\nwidth = 32\nheads = 2\nffn_width = 32\n'
+        "[train]\nsteps = 2\nbatch = 8\nwarmup = 1\neval_every = 2\n"
+    )
+    trained = linnet_with(["train", str(recipe), "--out", str(tmp_path / "run")], copy_task=task, block_study=study)
+    assert trained.returncode == 0, trained.stderr
+    assert "accuracy" in (tmp_path / "run" / "metrics.jsonl").read_text()
+    planned = json.loads(linnet_with(["reproduce", "recall-blocks", "--dry-run", "--json"]).stdout)
+    assert len(planned) == 4
 
 
 def test_a_broken_plug_in_costs_one_line(linnet_with):

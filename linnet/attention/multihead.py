@@ -59,6 +59,8 @@ class MultiheadAttention(nn.Module):
             raise InputError(f"dropout is {dropout!r}: it must be a number of at least 0 and less than 1")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
         self.drops_output = bool(dropout) and "dropout" not in ATTENTION[attention].Options.model_fields
+        if not isinstance(options, dict | None):
+            raise InputError(f"options is {options!r}: it must be a dictionary, such as {{'phi': 'elu'}}")
         given = dict(options or {}, **({"dropout": dropout} if dropout and not self.drops_output else {}))
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         given = {**place, **given}
@@ -166,6 +168,8 @@ class MultiheadAttention(nn.Module):
         if tuple(attn_mask.shape) not in ((T, N), (B * self.num_heads, T, N)):
             shape = f"({T}, {N}) or ({B * self.num_heads}, {T}, {N})"
             raise InputError(f"attn_mask has shape {tuple(attn_mask.shape)}: it must be (query, key) = {shape}")
+        if attn_mask.is_meta:  # it has no values, so nothing is computed from them either
+            return True
         hidden, clear = _hidden("attn_mask", attn_mask)
         future = torch.ones(T, N, dtype=torch.bool, device=attn_mask.device).triu(1)
         known = (hidden == future).all() & clear
@@ -175,7 +179,8 @@ class MultiheadAttention(nn.Module):
         if clear and not hidden.any():
             return False
         if not known:
-            raise UnsupportedError(f"attn_mask is not the causal mask: {CURE}")
+            upside_down = " (its opposite is: in torch's modules True hides a key)" if (hidden != future).all() else ""
+            raise UnsupportedError(f"attn_mask is not the causal mask{upside_down}: {CURE}")
         return True
 
     def _key_mask(self, key_padding_mask: Tensor | None, batched: bool, B: int, N: int) -> Tensor | None:
@@ -187,7 +192,7 @@ class MultiheadAttention(nn.Module):
             raise InputError(f"key_padding_mask has shape {tuple(key_padding_mask.shape)}: it must be {shape}")
         ignore, clear = _hidden("key_padding_mask", key_padding_mask)
         fault = "key_padding_mask holds other values than 0 and -inf: True or -inf means ignore"
-        if key_padding_mask.dtype == torch.bool:  # clear, which a compiler need not see
+        if key_padding_mask.dtype == torch.bool or ignore.is_meta:  # clear, which a compiler need not see, or no values
             pass
         elif torch.compiler.is_compiling():  # checked when the graph runs
             torch._assert_async(clear, fault)

@@ -128,13 +128,17 @@ def _vision_tables(result: Result) -> list[Table]:
 def _vision_figures(result: Result) -> list[Figure]:
     """Time of both passes and peak memory against the number of patches."""
     panels = []
-    for which, title in (("inference", "Forward"), ("train", "Training step")):
+    for which, title, key, scale, unit in (
+        ("inference", "Forward", "seconds", MILLI, "milliseconds"),
+        ("train", "Training step", "seconds", MILLI, "milliseconds"),
+        ("train", "Peak memory, training", "memory", MIB, "MiB"),
+    ):
         rows = pick_bench_rows(result, table="vision", **{"pass": which})
-        lines = _lines(rows, "seconds", MILLI)
-        panels.append(Figure(title, "patches", "milliseconds", lines, log_x=True, log_y=True))
-    rows = pick_bench_rows(result, table="vision", **{"pass": "train"})
-    memory = Figure("Peak memory, training", "patches", "MiB", _lines(rows, "memory", MIB), log_x=True, log_y=True)
-    return [*panels, memory]
+        lines = _lines(rows, key, scale)
+        note = f"{title}.{gaps}" if key == "seconds" and (gaps := _gaps(rows, lines, "patches")) else ""
+        guides = GUIDES if key == "seconds" else (1,)
+        panels.append(Figure(title, "patches", unit, lines, log_x=True, log_y=True, note=note, guides=guides))
+    return panels
 
 
 def _decode_tables(result: Result) -> list[Table]:
@@ -299,13 +303,13 @@ def _ops_figures(result: Result, form: str) -> list[Figure]:
     ]
 
 
-def _gaps(rows: Sequence[Row], lines: Sequence[Series]) -> str:
+def _gaps(rows: Sequence[Row], lines: Sequence[Series], counted: str = "tokens") -> str:
     """Why lines that are drawn end early: one sentence per line."""
     drawn = {line.name: line.x for line in lines}
     found: dict[str, str] = {}
     for row in rows:
         if "reason" in row and row["tokens"] not in drawn.get(row["case"], [row["tokens"]]):
-            found.setdefault(row["case"], f"from {row['tokens']:,} tokens, which {row['reason']}")
+            found.setdefault(row["case"], f"from {row['tokens']:,} {counted}, which {row['reason']}")
     return "".join(f" {name} has no points {gap}." for name, gap in found.items())
 
 

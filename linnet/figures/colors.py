@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 VALIDATION = ", validation"  # ends the name of a line that is drawn in the color of the line without it, dashed
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # for names that are not listed
+FAINT = "#c4c4c4"  # lines behind the others
+GUIDE = "#777777"  # lines that are no measurements
 MARKERS = (  # of plotly, of matplotlib
     *(("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("cross", "P"), ("x", "X")),
     *(("triangle-down", "v"), ("star", "*"), ("pentagon", "p"), ("triangle-left", "<"), ("hexagon", "h")),
     ("triangle-right", ">"),
 )
-DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"))
+DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"), ("dashdot", "-."), ("longdashdot", (0, (3, 1, 1, 1, 1, 1))))
 # Families of systems, by names in lower case. The dashes differ within a family, the markers between neighbors; those
 # that share a panel also differ in color to readers who do not see red or green.
 SYSTEMS: tuple[Mapping[str, str], ...] = (
@@ -57,6 +59,9 @@ ALIASES = {  # the same system under another name
 }
 
 
+SYSTEM_COLORS = {color for family in SYSTEMS for color in family.values()}
+
+
 class Look(NamedTuple):
     """How a line is drawn: its color, and its places in DASHES and MARKERS."""
 
@@ -79,7 +84,9 @@ def figure_colors(names: Sequence[str]) -> list[Look]:
     known = [_own_look(name) for name in names]
     owned = {look[:2] for look in known if look is not None}
     free = [Look(color, dash, 0) for dash in range(len(DASHES)) for color in COLORS]
-    free = [look for look in free if look.color not in dict(owned)] or free
+    if owned:  # beside systems, first the colors that are nobody's
+        free = [look for look in free if look.color not in dict(owned)] or free
+        free.sort(key=lambda look: (look.dash, look.color in SYSTEM_COLORS))
     found, used, unknown = list[Look](), set[tuple[str, int]](), 0
     for i, (name, look) in enumerate(zip(names, known, strict=True)):
         if name.endswith(VALIDATION) and name.removesuffix(VALIDATION) in names[:i]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnet.errors import InputError, missing_extra_error_text
-from linnet.figures.colors import DASHES, MARKERS, Look, figure_colors
-from linnet.figures.names import name_circles, name_line_ends
+from linnet.figures.colors import DASHES, FAINT, GUIDE, MARKERS, Look, figure_colors
+from linnet.figures.names import draw_named_rulers, name_circles, name_line_ends, shorten_name
 from linnet.storage import write_file_atomic
 
 if TYPE_CHECKING:
@@ -27,11 +27,10 @@ CROWDED = 20  # letters that fit along an axis; more would touch
 MANY = 5  # powers of ten along an axis up to which ticks at 2 and 5 fit
 FIT = 14  # names that fill the height of a panel; more are drawn smaller
 NOTE_WIDTH = 80  # characters that fit under one panel
+WIDTH, LEGEND = 4.6, 1.7  # inches of a panel, and of a legend beside a single one
 IN_A_ROW = 3  # panels of a figure
 LARGEST = 150.0  # area of the largest circle, in square points
 BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False}  # a panel's legend
-FAINT = "#c4c4c4"  # lines behind the others
-GUIDE = "#777777"  # lines that are no measurements
 APART = 1.4  # a guide starts this factor away from all lines
 GUIDES = {1: "∝ N", 2: "∝ N²", -1: "∝ 1/N", -2: "∝ 1/N²"}  # by the exponent
 
@@ -59,7 +58,7 @@ class Figure:
 
     `behind` holds lines that are drawn faintly and without a name, for comparison. `guides` are exponents: a line of
     each slope, on logarithmic axes. `levels` are heights with names, such as that of chance. `size_unit` is the unit of
-    the sizes of circles, and what to multiply them by.
+    the sizes of circles, and what to multiply them by. `x_names` are the names of 1, 2, ... on the x axis.
     """
 
     title: str
@@ -73,6 +72,7 @@ class Figure:
     guides: Sequence[int] = ()
     levels: Sequence[tuple[str, float]] = ()
     size_unit: tuple[str, float] = ("", 1.0)
+    x_names: Sequence[str] = ()
 
 
 def figure_to_plotly(figure: Figure) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def figure_to_plotly(figure: Figure) -> dict[str, Any]:
     traces += [_plain_trace(name, x, y, GUIDE, "dot") for name, x, y in _rulers(figure)]
     several = len(figure.series) > 1
     layout = {
-        "xaxis": {"title": {"text": _escape(figure.x_label)}, **_axis(figure.log_x, _measured_at(figure))},
+        "xaxis": {"title": {"text": _escape(figure.x_label)}, **_x_axis(figure)},
         "yaxis": {"title": {"text": _escape(figure.y_label)}, **_axis(figure.log_y, decades=_decades(figure))},
         "showlegend": several,
         "hovermode": "x unified" if several else "closest",
@@ -120,7 +120,7 @@ def _trace(figure: Figure, series: Series, look: Look) -> dict[str, Any]:
     trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "markers" if series.points else "lines+markers" if _few(figure) else "lines",
-        "name": _escape(_shorten(series.name)),
+        "name": _escape(shorten_name(series.name)),
         "x": list(series.x),
         "y": values,
         "line": {"color": color, "width": 2, "dash": dash},
@@ -142,11 +142,6 @@ def _drawable(figure: Figure, series: Series) -> list[float | None]:
     """The values of a line, None where the axis cannot show one."""
     least = 0.0 if figure.log_y else -math.inf
     return [y if y is not None and least < y < math.inf else None for y in series.y]
-
-
-def _shorten(name: str) -> str:
-    """A name that fits beside a line or in a legend."""
-    return name if len(name) <= 32 else f"{name[:31]}…"
 
 
 def _escape(text: str) -> str:
@@ -172,7 +167,14 @@ def _axis(log: bool, ticks: Sequence[float] = (), decades: float = 0.0) -> dict[
         return {"type": "log", "tickvals": list(ticks), "ticktext": [f"{tick:,g}" for tick in ticks]}
     if decades > MANY:
         return {"type": "log", "dtick": math.ceil(decades / MANY), "exponentformat": "power"}
-    return {"type": "log", "dtick": "D2", "tickformat": ",~g"}
+    return {"type": "log", "dtick": "D2" if not 0 < decades < 1 else "D1", "tickformat": ",~g"}
+
+
+def _x_axis(figure: Figure) -> dict[str, Any]:
+    """The x axis of plotly: of names, or of numbers."""
+    if figure.x_names:
+        return {"tickvals": [*range(1, len(figure.x_names) + 1)], "ticktext": [*map(_escape, figure.x_names)]}
+    return _axis(figure.log_x, _measured_at(figure))
 
 
 def _decades(figure: Figure) -> float:
@@ -219,26 +221,31 @@ def save_figures(figures: Sequence[Figure], path: str | Path, metadata: Mapping[
     count = len(figures)
     columns = 2 if count > 2 and count % 2 == 0 and count % IN_A_ROW else min(count, IN_A_ROW)
     rows, named = math.ceil(count / columns), not _same_names(figures)
+    width = WIDTH * columns + (LEGEND if named and any(len(figure.series) > FIT // 2 for figure in figures) else 0)
     with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=(4.6 * columns, 3.6 * rows), layout="constrained", dpi=200)
+        canvas = Canvas(figsize=(width, 3.6 * rows), layout="constrained", dpi=200)
         places = canvas.subplots(rows, columns, squeeze=False).ravel()
         for axes, figure in zip(places, figures, strict=False):
             _draw(axes, figure, named)
         if not named:
             known = {line.get_label(): line for axes in places for line in axes.get_lines()}
             shown = [known[name] for name in dict.fromkeys(_names(figures)) if name in known]
-            _legend(canvas.legend(handles=shown, loc="outside right center", frameon=False, handlelength=3))
+            form: dict[str, Any] = {"handles": shown, "frameon": False, "handlelength": 3}
+            if count < len(places):  # in the room of a panel that is not there
+                _legend(places[count].legend(loc="center left", **form))
+            else:
+                _legend(canvas.legend(loc="outside right center", **form))
         for axes in places[count:]:
-            axes.remove()
+            axes.set_axis_off()
         notes = dict.fromkeys(figure.note for figure in figures if figure.note)
-        lines = [line for note in notes for line in textwrap.wrap(note, NOTE_WIDTH * columns)]
+        lines = [line for note in notes for line in textwrap.wrap(note, int(NOTE_WIDTH * width / WIDTH))]
         canvas.supxlabel("\n".join(lines), fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
         write_figure_canvas(canvas, path, metadata)
 
 
 def _names(figures: Sequence[Figure]) -> list[str]:
     """The names of all lines that are drawn."""
-    return [_shorten(series.name) for figure in figures for series in figure.series if len(series.x)]
+    return [shorten_name(series.name) for figure in figures for series in figure.series if len(series.x)]
 
 
 def _same_names(figures: Sequence[Figure]) -> bool:
@@ -293,16 +300,13 @@ def _draw(axes: "Axes", figure: Figure, named: bool = True) -> None:
             areas = [_area(figure, size) for size in series.sizes]
             axes.scatter(series.x, y, areas, color=(color, 0.3), edgecolors=color, linewidth=1)
             continue
-        label = _shorten(series.name) if len(series.x) else None  # a line without points has no place in a legend
+        label = shorten_name(series.name) if len(series.x) else None  # a line without points has no place in a legend
         (line,) = axes.plot(series.x, y, color=color, linewidth=1.5, label=label)
         line.set(linestyle=dash, marker=marker, markersize=4)
         if series.low is not None and series.high is not None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
-    for name, x, heights in _rulers(figure):
-        axes.plot(x, heights, color=GUIDE, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-        end, apart, align = _label_place(x, heights, axes.get_xlim()[1])
-        about: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": GUIDE, "parse_math": False}
-        axes.annotate(name, (x[end], heights[end]), apart, ha=align[0], va=align[1], **about)
+    beside = named and len(figure.series) <= FIT // 2  # more names do not fit beside the ends of lines
+    ends = draw_named_rulers(axes, _rulers(figure), beside)
     axes.set_title(figure.title, loc="left", fontweight="bold", parse_math=False)
     axes.set_xlabel(figure.x_label, parse_math=False)
     axes.set_ylabel(figure.y_label, parse_math=False)
@@ -316,34 +320,25 @@ def _draw(axes: "Axes", figure: Figure, named: bool = True) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    _name(axes, figure, looks, named)
-
-
-def _name(axes: "Axes", figure: Figure, looks: Sequence[Look], named: bool) -> None:
-    """The names of circles, or of lines unless the figure has a legend of its own."""
     if any(series.sizes for series in figure.series):
         _name_sizes(axes, figure)
-    elif named and len(figure.series) > FIT // 2:  # so many names do not fit beside the ends of lines
+    elif named:
+        _name_lines(axes, figure, looks, ends if beside else None)
+
+
+def _name_lines(
+    axes: "Axes", figure: Figure, looks: Sequence[Look], ends: list[tuple[float, float, str, str]] | None
+) -> None:
+    """The names of lines beside their ends, among those of `ends`, or in a legend beside the panel."""
+    if ends is None:
         size = min(1.0, FIT / len(figure.series)) * STYLE["font.size"]
         _legend(axes.legend(**BESIDE, handlelength=3, fontsize=size))
-    elif named and len(figure.series) + len(figure.behind) > 1:
-        ends = []
+    elif len(figure.series) + len(figure.behind) > 1:
         for series, look in zip(figure.series, looks, strict=True):
             points = [(x, y) for x, y in zip(series.x, _drawable(figure, series), strict=True) if y is not None]
             if points:
-                ends.append((*points[-1], _shorten(series.name), look.color))
+                ends.append((*points[-1], shorten_name(series.name), look.color))
         name_line_ends(axes, ends)
-
-
-def _label_place(
-    x: Sequence[float], heights: Sequence[float], right: float
-) -> tuple[int, tuple[int, int], tuple[str, str]]:
-    """Which point of a ruler its name stands at, how far away, and how it is aligned, so that it crosses no ruler."""
-    if heights[0] == heights[-1]:
-        return 0, (0, 2), ("left", "bottom")
-    if heights[0] > heights[-1]:
-        return -1, (-2, -3), ("right", "top")
-    return (-1, (-3, 0), ("right", "center")) if x[-1] < right / 2 else (-1, (4, 0), ("left", "center"))
 
 
 def _plotted(figure: Figure, series: Series) -> list[float]:
@@ -361,7 +356,7 @@ def _name_sizes(axes: "Axes", figure: Figure) -> None:
     circles = []
     for series in figure.series:
         points = zip(series.x, _drawable(figure, series), strict=True)
-        circles += [(x, y, _shorten(series.name)) for x, y in points if y is not None]
+        circles += [(x, y, shorten_name(series.name)) for x, y in points if y is not None]
     name_circles(axes, circles)
     unit, scale = figure.size_unit
     if unit:
@@ -382,10 +377,14 @@ def _ticks(axes: "Axes", figure: Figure) -> None:
         if log:
             many = axis is axes.yaxis and _decades(figure) > MANY
             axis.set_major_locator(LogLocator(subs=(1,) if many else (1, 2, 5)))
+            if axis is axes.yaxis and 0 < _decades(figure) < 1:  # too few of those
+                axis.set_major_locator(MaxNLocator(nbins=6, steps=(1, 2, 2.5, 5, 10)))
             axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(lambda value, _: f"{value:,g}")
     measured = _measured_at(figure)
-    if measured and (figure.log_x or _counted(measured)):
+    if figure.x_names:
+        axes.set_xticks(range(1, len(figure.x_names) + 1), figure.x_names, rotation=30)
+    elif measured and (figure.log_x or _counted(measured)):
         axes.set_xticks(measured)
         if sum(len(f"{tick:,g}") for tick in measured) > CROWDED:
             axes.tick_params(axis="x", labelrotation=30)

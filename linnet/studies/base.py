@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from linnet.errors import InputError, unknown_name_error
-from linnet.figures.figure import Figure, read_figure_metadata, save_figures
+from linnet.figures.figure import Figure, check_figure_matplotlib, read_figure_metadata, save_figures
 from linnet.figures.heatmap import Grid, save_heatmaps
 from linnet.figures.page import write_markdown_page
 from linnet.figures.table import Table
@@ -142,6 +142,7 @@ class Study(ABC):
     def reproduce(self, request: Request, screen: Screen) -> Report:
         """Do the missing runs, unless only rendering is requested, and render the records."""
         self.check(request)
+        check_figure_matplotlib()  # before the runs, which may take days
         out, folder = self.folders(request)
         check_records_origin(folder, self.command(request.scale))
         signal = 0 if request.render else self.make(request, out, folder, screen)

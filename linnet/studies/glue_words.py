@@ -88,14 +88,15 @@ class GlueWords(Untrained):
         return [Table(self.title, COLUMNS, rows, words=COLUMNS[:2]), note]
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
-        """Two lines over the tasks."""
+        """Two points per task."""
         found = _in_order(records)
         x = [float(i) for i in range(1, len(found) + 1)]
         lines = [
-            Series(label, x, [100 * record[key][record["metrics"][0]] for record in found])
+            Series(label, x, [100 * record[key][record["metrics"][0]] for record in found], points=True)
             for key, label in (("test", "bag of words"), ("majority", "most common answer"))
         ]
-        return [Figure("Leading metric", "task, in the order of the table", "%", lines, note=note)]
+        names = [record["task"] for record in found]
+        return [Figure("Leading metric", "task", "%", lines, note=note, x_names=names)]
 
 
 def _in_order(records: Sequence[Record]) -> list[Record]:

@@ -44,6 +44,8 @@ class RecallStudy(Trained):
             spread_line(name, {P: _accuracies(runs, P) for P in pairs})
             for name, runs in recall_by_mechanism(records).items()
         ]
+        perfect = [line.name for line in series if min(value or 0 for value in line.y) > 99.5]
+        note = f"{note}. On one line at 100 %: {', '.join(perfect)}." if len(perfect) > 1 else note
         y = "right answers, percent"
         level = [("chance", _chance(records[0]))]
         return [Figure("Recall", "key-value pairs to remember", y, series, log_x=True, note=note, levels=level)]

@@ -230,9 +230,11 @@ def test_a_mask_that_hides_nothing_and_one_that_hides_something_else() -> None:
     for nothing in (torch.zeros(9, 9), torch.zeros(8, 9, 9), FUTURE & False):
         assert torch.equal(module(x, x, x, attn_mask=nothing)[0], expected)
     band = FUTURE | FUTURE.mT
-    for other in (band, torch.zeros(9, 9).masked_fill(band, -1e9), torch.rand(9, 9), ~FUTURE):
+    for other in (band, torch.zeros(9, 9).masked_fill(band, -1e9), torch.rand(9, 9)):
         with pytest.raises(UnsupportedError, match="attn_mask is not the causal mask: pass None"):
             module(x, x, x, attn_mask=other)
+    with pytest.raises(UnsupportedError, match="its opposite is: in torch's modules True hides a key"):
+        module(x, x, x, attn_mask=~FUTURE)
     for shape in ((9,), (2, 9, 9), (9, 8)):
         with pytest.raises(InputError, match="attn_mask has shape"):
             module(x, x, x, attn_mask=torch.zeros(shape))
@@ -286,6 +288,10 @@ def test_place_and_type_are_torch_s() -> None:
     ours = linnet.MultiheadAttention(32, 4, kdim=8, bias=False, dtype=torch.float64, device="meta")
     described = [{k: (v.shape, v.dtype, v.device) for k, v in m.state_dict().items()} for m in (theirs, ours)]
     assert described[0] == described[1]
+    x, mask = torch.empty(2, 5, 32, device="meta"), torch.empty(5, 5, device="meta")
+    ours = linnet.MultiheadAttention(32, 4, batch_first=True, device="meta", attention="lln")
+    y, A = ours(x, x, x, attn_mask=mask, key_padding_mask=torch.empty(2, 5, device="meta"))  # shapes alone
+    assert y.shape == x.shape and A.shape == (2, 5, 5)
 
 
 def test_what_it_refuses() -> None:
@@ -293,6 +299,8 @@ def test_what_it_refuses() -> None:
         linnet.MultiheadAttention(16, 4, add_bias_kv=True)
     with pytest.raises(InputError, match="kdim is 0"):
         linnet.MultiheadAttention(16, 4, kdim=0)
+    with pytest.raises(InputError, match="options is 'elu': it must be a dictionary"):
+        linnet.MultiheadAttention(16, 4, attention="norm", options="elu")
     with pytest.raises(InputError, match="num_heads must divide"):
         linnet.MultiheadAttention(16, 3)
     ours = linnet.MultiheadAttention(16, 4, attention="elu", batch_first=True)

@@ -1,6 +1,7 @@
 """`linnet sweep`: every combination of a grid, shared runs, a table and the best."""
 
 import json
+import sys
 
 SMALL = (
     *("train.steps=4", "train.warmup=1", "train.batch=2", "train.eval_every=2", "train.save_every=4"),
@@ -31,6 +32,14 @@ def test_a_sweep_runs_shares_and_names_the_best(run, tmp_path):
     assert json.loads(run(*other)[1])["done"] == 1  # a smaller grid finds its run there
     after = {name: (tmp_path / "out" / name / "metrics.jsonl").stat().st_mtime_ns for name in folders}
     assert before == after
+
+
+def test_a_missing_library_is_named_before_the_training(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for words in (("sweep", "smoke", "--grid", "train.lr=1e-3"), ("reproduce", "recall")):
+        code, out, err = run(*words, "--out", tmp_path / "out")
+        assert (code, out) == (2, "") and err.startswith("linnet: a figure needs matplotlib: ") and err.count("\n") == 1
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_grid_is_planned_and_mistakes_are_one_line(run):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from linnet.figures import colors
-from linnet.figures.colors import ALIASES, COLORS, LOOKS, MARKERS, figure_colors
+from linnet.figures.colors import ALIASES, COLORS, DASHES, LOOKS, MARKERS, SYSTEM_COLORS, figure_colors
 from linnet.registry import ATTENTION
 from linnet.studies.systems import FAMILIES, PARTS, SYSTEMS, split_systems
 
@@ -76,8 +76,8 @@ def test_backends_of_an_op_have_its_look_and_two_of_them_differ():
 
 def test_other_names_take_free_looks_in_order():
     assert [look.color for look in figure_colors(["run a", "run b"])] == list(COLORS[:2])
-    t2, other = figure_colors(["T2", "run a"])
-    assert t2.color != other.color
+    others = {look.color for look in figure_colors(["T2", "run a", "run b", "run c"])[1:]}
+    assert len(others) == 3 and not others & set(SYSTEM_COLORS)  # beside systems, no color of another system
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,6 @@ def test_many_systems_are_split_by_family_and_none_is_lost(names, panels):
 def test_variants_and_runs_have_the_color_of_their_system():
     masked, lln = figure_colors(["lln, masked", "lln"])
     assert masked.color == lln.color and masked.dash != lln.dash
-    three = figure_colors(["lln", "lln, masked", "lln, causal"])
-    assert {look.color for look in three} == {lln.color} and len({look.dash for look in three}) == 3
+    five = figure_colors(["lln", *(f"lln, {change}" for change in ("masked", "causal", "early", "late"))])
+    assert {look.color for look in five} == {lln.color} and len({look.dash for look in five}) == len(DASHES)
     assert figure_colors(["listops-vanilla-seed0", "1-elu-seed2"]) == figure_colors(["softmax", "elu"])

@@ -171,6 +171,48 @@ def test_panels_with_the_same_names_share_one_legend(tmp_path):
         assert (tmp_path / "f.svg").read_text().count("<!-- first -->") == times
 
 
+def test_the_names_of_falling_guides_stand_beside_the_panel_and_touch_no_line():
+    rates = [Series("a", [1000, 2000, 5000], [50.0, 25.0, 10.0]), Series("b", [1000, 2000, 5000], [40.0, 10.0, 1.6])]
+    figure = Figure("t", "tokens", "steps", rates, log_x=True, log_y=True, guides=(-1, -2))
+    axes = Canvas().subplots()
+    _draw(axes, figure)
+    names = {text.get_text(): text.get_position() for text in axes.texts}
+    assert set(names) == {"a", "b", "∝ 1/N", "∝ 1/N²"}
+    assert all(x > 1 for x, _ in names.values())
+    heights = sorted(y for _, y in names.values())
+    assert min(above - below for below, above in itertools.pairwise(heights)) > 0.9 * LINE
+
+
+@pytest.mark.parametrize("values", [[40.0, 270.0], [105.0, 210.0]])
+def test_a_logarithmic_axis_of_less_than_a_decade_has_enough_ticks(values, tmp_path):
+    figure = Figure("t", "x", "perplexity", [Series("a", [1, 2], values)], log_y=True)
+    axes = Canvas().subplots()
+    _draw(axes, figure)
+    low, high = axes.get_ylim()
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 3
+    assert figure_to_plotly(figure)["layout"]["yaxis"]["dtick"] == "D1"
+
+
+def test_values_of_an_axis_may_have_names():
+    tasks = ["cola", "sst2"]
+    figure = Figure("t", "task", "%", [Series("a", [1, 2], [3.0, 4.0], points=True)], x_names=tasks)
+    axes = Canvas().subplots()
+    _draw(axes, figure)
+    assert [label.get_text() for label in axes.get_xticklabels()] == tasks
+    assert figure_to_plotly(figure)["layout"]["xaxis"]["ticktext"] == tasks
+
+
+def test_a_shared_legend_takes_the_room_of_a_missing_panel(tmp_path):
+    """Five panels of six: the picture is as wide as three panels, and the sixth place holds the names."""
+    panel = Figure("t", "x", "y", [Series("first", [1, 2], [1, 2]), Series("second", [1, 2], [2, 1])])
+    save_figures([panel] * 5, tmp_path / "a.png")
+    picture = Image.open(tmp_path / "a.png").convert("L")
+    width, height = picture.size
+    free = picture.crop((2 * width // 3 + 40, height // 2 + 60, width, height))
+    beside = picture.crop((width - 60, 60, width, height // 3))  # the third panel reaches the right edge
+    assert free.getextrema()[0] < 50 and beside.getextrema()[0] < 255
+
+
 def test_circles_have_a_key_of_their_sizes():
     circles = [Series("a", [1.0], [1.0], sizes=[4e8]), Series("b", [2.0], [1.5], sizes=[2.1e9])]
     axes = Canvas().subplots()

@@ -128,6 +128,21 @@ def test_other_heads_can_be_chosen(page, chromium):
     assert_clean(chromium)
 
 
+def test_lines_have_the_color_of_their_system_and_are_lighter_on_a_dark_page(page, chromium):
+    lines = "[...document.querySelector('.chart').querySelectorAll('.scatterlayer .js-line')]"
+    bright = {}
+    for mode in ("light", "dark"):
+        chromium.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
+        chromium.open(page / "one.html")
+        train, valid = chromium.script(f"{lines}.map(line => line.style.stroke)")
+        assert train == valid  # validation is the same line, dashed
+        bright[mode] = [int(part) for part in re.findall("[0-9]+", train)]
+    chromium.send("Emulation.setEmulatedMedia", features=[])
+    assert bright["light"] == [0, 114, 178]  # the first color of figures/colors.py
+    assert all(b > a for a, b in zip(bright["light"], bright["dark"], strict=True))
+    assert_clean(chromium)
+
+
 def test_keys_move_between_tabs(page, chromium):
     chromium.open(page / "one.html")
     chromium.script("document.querySelector('[role=tab]').focus()")

@@ -16,8 +16,15 @@ function data(element) {
   return JSON.parse(element.closest("figure").querySelector('script[type="application/json"]').textContent);
 }
 
-function themedTrace(trace, i) {
-  const own = color(`series-${i % 6}`);
+// A line keeps the color of its system. On a dark page it is mixed with the color of the text, so that black is seen too.
+function themedColor(own) {
+  const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  const ink = channels(color("ink"));
+  return dark.matches ? `rgb(${channels(own).map((part, i) => Math.round(0.55 * part + 0.45 * ink[i]))})` : own;
+}
+
+function themedTrace(trace) {
+  const own = themedColor(trace.line.color);
   return { ...trace, line: { ...trace.line, color: own }, marker: { ...trace.marker, color: own } };
 }
 
