@@ -228,12 +228,16 @@ class Conversion:
         return torch.stack([_error(core, call) for core, call in zip(self.cores.values(), calls, strict=True)]).mean()
 
     def _tuning_loss(self) -> Tensor:
-        """The mean over the layers of the relative error of the hidden states."""
+        """The mean over the layers of the relative error of the hidden states, and that of their mean over the tokens.
+
+        An embedding is such a mean: errors that all tokens share weigh little in each and much in their mean.
+        """
         batch = self._batch(self.step)
         with torch.no_grad():
             wanted = self.original(**batch, output_hidden_states=True).hidden_states[1:]
         found = self.model(**batch, output_hidden_states=True).hidden_states[1:]
-        return torch.stack([(a - b).square().mean() / b.var() for a, b in zip(found, wanted, strict=True)]).mean()
+        layers = [_relative_error(a, b) for a, b in zip(found, wanted, strict=True)]
+        return torch.stack(layers).mean() + _relative_error(found[-1].mean(dim=1), wanted[-1].mean(dim=1))
 
     def _save(self, folder: Path) -> None:
         """Write a checkpoint of everything that training changes."""
@@ -299,6 +303,10 @@ def _forms(tensors: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], to
 
 def _cores(model: PreTrainedModel) -> list[Core]:
     return [getattr(module, NAME) for module in model.modules() if hasattr(module, NAME)]
+
+
+def _relative_error(found: Tensor, wanted: Tensor) -> Tensor:
+    return (found - wanted).square().mean() / wanted.var()
 
 
 def _error(core: Core, call: Call, per_head: bool = False) -> Tensor:
