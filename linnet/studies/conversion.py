@@ -91,7 +91,7 @@ class ConversionStudy(Untrained):
         from linnet.hf.pieces import load_tokenizer_of_pieces
 
         system = self.rows[run]
-        folder, start = _model_folder(), time.process_time()
+        folder, start = folder_of_encoder(), time.process_time()
         tokenizer = load_tokenizer_of_pieces(folder)
         exam = _Exam(tokenizer)
         model, conversion = load(folder), {}
@@ -164,7 +164,7 @@ def _layer_tables(by_run: dict[str, Record]) -> list[Table]:
     return tables
 
 
-def _model_folder() -> Path:
+def folder_of_encoder() -> Path:
     """The folder of the encoder inside the package that carries it."""
     spec = find_spec(PACKAGE)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
