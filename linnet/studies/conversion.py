@@ -30,7 +30,9 @@ PAPERS, PIECE = 150, 498  # and two special tokens
 WHOLE = "whole"
 BLOCK = 32
 BLOCKS = ("diag", {"block": BLOCK, "positions": "none"})
-LONG = {"batch_tokens": 2048, "lengths": [32, 128, 500, 500], "tune_lr": 3e-4}
+LENGTHS = (32, 128, 500, 500)
+QUICK = {"transfer_steps": 80, "tune_lr": 3e-4, "batch_tokens": 1024, "lengths": LENGTHS}
+LONG = {"transfer_steps": 300, "tune_lr": 3e-4, "batch_tokens": 2048, "lengths": LENGTHS}
 
 
 class System(NamedTuple):
@@ -47,18 +49,18 @@ _BRANCHES = {"local branch alone": BLOCKS, "linear branch alone": ("lln", {})}
 ROWS: dict[str, System] = {
     "original": System("softmax, the original", "softmax", branches={"local branch alone": BLOCKS}),
     "hedgehog": System(
-        "hedgehog, no local branch, after transfer and tuning", "hedgehog",
-        how={"transfer_steps": 100, "tune_steps": 400, **LONG},
+        "hedgehog, no local branch, after transfer and tuning", "hedgehog", how={**QUICK, "tune_steps": 250}
     ),
     "lln_diag": System("lln_diag, not trained", "lln_diag", branches=_BRANCHES),
-    "hedgehog_transfer": System(
-        "hedgehog, no local branch, after transfer", "hedgehog", how={"transfer_steps": 100, **LONG}
-    ),
-    "hedgehog_scales": System("hedgehog, no local branch, not trained", "hedgehog", how={"transfer_steps": 0, **LONG}),
+    "hedgehog_transfer": System("hedgehog, no local branch, after transfer", "hedgehog", how=QUICK),
+    "hedgehog_scales": System("hedgehog, no local branch, not trained", "hedgehog", how={**QUICK, "transfer_steps": 0}),
     "lln_diag_tuned": System(
-        "lln_diag after tuning", "lln_diag", how={"transfer_steps": 0, "tune_steps": 100, **LONG}, branches=_BRANCHES
+        "lln_diag after tuning", "lln_diag", how={**QUICK, "transfer_steps": 0, "tune_steps": 100}, branches=_BRANCHES
     ),
-}  # fmt: skip
+    "hedgehog_long": System(
+        "hedgehog, no local branch, tuned for an hour", "hedgehog", how={**LONG, "tune_steps": 1200}
+    ),
+}
 
 
 @STUDY.add("conversion")
