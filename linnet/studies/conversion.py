@@ -184,6 +184,14 @@ def _data(name: str) -> Path:
     return path
 
 
+def read_wikitext(split: str, characters: int) -> str:
+    """The first characters of WikiText-2 as plain text: the marks of its tokens undone."""
+    text = _data(f"wikitext-2/wiki.{split}.tokens").read_text(encoding="utf-8")[:characters]
+    for mark, plain in ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), ("<unk>", "")):
+        text = text.replace(mark, plain)
+    return text
+
+
 def _sentence_pairs(split: str) -> list[tuple[str, str, float]]:
     """The pairs of STS-B, with their scores."""
     lines = _data(f"glue/STS-B/{split}.tsv").read_text(encoding="utf-8").split("\n")[1:]
@@ -220,9 +228,7 @@ class _Exam:
         """The text to convert with: WikiText-2, 250 other papers, and the sentences of STS-B's training set."""
         from linnet.hf.pieces import text_pieces
 
-        wiki = _data("wikitext-2/wiki.train.tokens").read_text(encoding="utf-8")[:4_000_000]
-        for mark, plain in ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), ("<unk>", "")):
-            wiki = wiki.replace(mark, plain)
+        wiki = read_wikitext("train", 4_000_000)
         sentences = [text for pair in _sentence_pairs("train") for text in pair[:2]]
         return text_pieces("\n".join([wiki, *self.others[-250:], *sentences]), tokenizer)
 
