@@ -1,4 +1,4 @@
-"""`linnet convert`: replace the softmax of a pretrained encoder and train the replacement to imitate it."""
+"""`linnet convert`: replace the softmax of a pretrained encoder or decoder and train the replacement to imitate it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from linnet.cli import Json, print_cli_json, print_cli_table
 from linnet.errors import InputError
 
-Folder = Annotated[Path, typer.Argument(help="A Transformers folder with an encoder.", metavar="DIR")]
+Folder = Annotated[Path, typer.Argument(help="A Transformers folder with an encoder or a decoder.", metavar="DIR")]
 Attention = Annotated[str, typer.Option("--attention", help="One of `linnet list attention`.", metavar="NAME")]
 Text = Annotated[Path, typer.Option("--text", help="A text to learn from, without labels.", metavar="FILE")]
 Out = Annotated[Path, typer.Option("--out", help="New folder for the converted model.", metavar="DIR")]
@@ -20,7 +20,7 @@ Sets = Annotated[
 def convert_command(
     folder: Folder, attention: Attention, text: Text, out: Out, sets: Sets = None, json: Json = False
 ) -> None:
-    """Convert a pretrained encoder to linear attention.
+    """Convert a pretrained encoder or decoder to linear attention.
 
     First each layer's new attention learns to imitate the old one on your text (transfer_steps), then, with tune_steps,
     the model learns to reproduce its old hidden states. The folder gets the model for `linnet.hf.load`, the curve in

@@ -22,6 +22,7 @@ from linnet.hf.modeling import (
     register_auto_classes,
 )
 from linnet.hf.patch import patch, unpatch
+from linnet.hf.positions import stretch_positions
 
 __all__ = [
     "LinnetCache",
@@ -32,6 +33,7 @@ __all__ = [
     "LinnetModel",
     "load",
     "patch",
+    "stretch_positions",
     "unpatch",
 ]
 

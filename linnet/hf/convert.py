@@ -1,4 +1,4 @@
-"""Conversion of a pretrained encoder: replace its softmax, then train the replacement to imitate it.
+"""Conversion of a pretrained encoder or decoder: replace its softmax, then train the replacement to imitate it.
 
 Stage 1 chooses scales from the model's own queries and keys. Stage 2, attention transfer, trains only the mechanism:
 each layer's output is matched to that of softmax on the same q, k and v. Stage 3 trains the whole model, or only its
@@ -228,12 +228,16 @@ class Conversion:
         return torch.stack([_error(core, call) for core, call in zip(self.cores.values(), calls, strict=True)]).mean()
 
     def _tuning_loss(self) -> Tensor:
-        """The mean over the layers of the relative error of the hidden states."""
+        """The mean over the layers of the relative error of the hidden states, and that of their mean over the tokens.
+
+        An embedding is such a mean: errors that all tokens share weigh little in each and much in their mean.
+        """
         batch = self._batch(self.step)
         with torch.no_grad():
             wanted = self.original(**batch, output_hidden_states=True).hidden_states[1:]
         found = self.model(**batch, output_hidden_states=True).hidden_states[1:]
-        return torch.stack([(a - b).square().mean() / b.var() for a, b in zip(found, wanted, strict=True)]).mean()
+        layers = [_relative_error(a, b) for a, b in zip(found, wanted, strict=True)]
+        return torch.stack(layers).mean() + _relative_error(found[-1].mean(dim=1), wanted[-1].mean(dim=1))
 
     def _save(self, folder: Path) -> None:
         """Write a checkpoint of everything that training changes."""
@@ -301,9 +305,13 @@ def _cores(model: PreTrainedModel) -> list[Core]:
     return [getattr(module, NAME) for module in model.modules() if hasattr(module, NAME)]
 
 
+def _relative_error(found: Tensor, wanted: Tensor) -> Tensor:
+    return (found - wanted).square().mean() / wanted.var()
+
+
 def _error(core: Core, call: Call, per_head: bool = False) -> Tensor:
     """The squared error of a core's output beside that of softmax, relative to the variance; pieces have no padding."""
-    wanted = attend_softmax(call.q, call.k, call.v, None, None, False, 0.0)
+    wanted = attend_softmax(call.q, call.k, call.v, None, None, call.causal, 0.0)
     gap = (core(call.q, call.k, call.v) - wanted).square()
     return gap.mean(dim=(0, 2, 3)) if per_head else gap.mean() / wanted.var()
 
@@ -325,7 +333,7 @@ def conversion_summary(record: Mapping[str, Any]) -> str:
 
 
 def convert_folder(folder: Path, text: Path, out: Path, settings: ConversionSettings, screen: Screen) -> dict[str, Any]:
-    """Convert the encoder in a Transformers folder and write it to a new folder; a repeated call continues.
+    """Convert the model in a Transformers folder and write it to a new folder; a repeated call continues.
 
     While it works, `out` holds only checkpoints. Returns what conversion.json holds.
     """
@@ -369,7 +377,7 @@ def _write(model: PreTrainedModel, folder: Path, out: Path, record: dict[str, An
         about = record["settings"]
         write_text_file(
             temporary / "README.md",
-            f"# An encoder converted to {about['attention']} by linnet\n\n`linnet.hf.load` restores it; "
+            f"# A model converted to {about['attention']} by linnet\n\n`linnet.hf.load` restores it; "
             "`from_pretrained` alone would run the original softmax on changed weights.\n\n"
             f"Relative error of each layer's attention:\n\n{conversion_summary(record)}\n",
         )

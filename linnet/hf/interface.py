@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from linnet.attention.base import Core
 from linnet.errors import InputError, UnsupportedError
+from linnet.hf.cache import cache_of_keys
 
 NAME = "linnet"
 _FOREIGN = ("softcap", "s_aux", "position_bias")  # changes to the scores that only some models request
@@ -68,7 +69,13 @@ def attend_through_interface(
     calls = None if torch.compiler.is_compiling() else _CALLS.get()
     if calls is not None:
         calls.append(Call(module, q, k, v, attention_mask, window, causal, core))
-    if core is None:
+    cached = cache_of_keys(key)
+    if core is not None and q.shape[2] != k.shape[2]:
+        raise UnsupportedError(f"{type(module).__name__} keeps keys and values: linnet's attention carries a state")
+    if core is not None and cached is not None:
+        cache, layer = cached
+        o = cache.attend(layer, core, q, k, v, attention_mask)
+    elif core is None:
         o = attend_softmax(q, k, v, attention_mask, window, causal, dropout)
     else:
         o = core(q, k, v, key_mask=attention_mask)
@@ -154,14 +161,14 @@ def record_interface_calls(model: PreTrainedModel, inputs: Mapping[str, Tensor] 
     token = _CALLS.set(calls)
     try:
         with torch.no_grad(), through_interface(model):
-            model(**(_example(model) if inputs is None else inputs))
+            model(**(interface_example(model) if inputs is None else inputs))
     finally:
         _CALLS.reset(token)
         model.train(training)
     return calls
 
 
-def _example(model: PreTrainedModel) -> dict[str, Tensor]:
+def interface_example(model: PreTrainedModel) -> dict[str, Tensor]:
     """A small input of the kind that the model reads."""
     config, name = model.config, model.main_input_name
     device = model.device

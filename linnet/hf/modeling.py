@@ -16,7 +16,7 @@ from transformers import (
     GenerationMixin,
     PreTrainedModel,
 )
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import (
     BaseModelOutput,
     CausalLMOutputWithPast,
@@ -26,7 +26,7 @@ from transformers.modeling_outputs import (
 from transformers.utils.generic import ModelOutput
 
 from linnet.errors import InputError, UnsupportedError
-from linnet.hf.cache import LinnetCache
+from linnet.hf.cache import LinnetCache, own_cache
 from linnet.hf.config import LinnetConfig
 from linnet.models.backbone import Model
 from linnet.models.outputs import mean_output
@@ -243,7 +243,7 @@ class LinnetForCausalLM(_LanguageModel, GenerationMixin):
         self, ids: Tensor, attention_mask: Tensor | None, past: Cache | None, keep: int | Tensor
     ) -> tuple[Tensor, LinnetCache]:
         """Logits of new tokens, and the cache after them."""
-        cache = _own_cache(past)
+        cache = own_cache(past, LinnetCache)
         B, N = ids.shape
         if attention_mask is not None and attention_mask.dim() == 2 and attention_mask.shape[1] != cache.seen + N:
             raise InputError(
@@ -261,18 +261,6 @@ class LinnetForCausalLM(_LanguageModel, GenerationMixin):
             logits = logits.unflatten(0, (B, -1))  # (B, K, V)
         cache.store(state, N)
         return logits, cache
-
-
-def _own_cache(past: Cache | None) -> LinnetCache:
-    """The cache of a linnet model; an empty one of Transformers is replaced, any other is refused."""
-    if isinstance(past, LinnetCache):
-        return past
-    if past is None or (type(past) is DynamicCache and past.get_seq_length() == 0 and not past.offloading):
-        return LinnetCache()
-    raise UnsupportedError(
-        f"past_key_values is a {type(past).__name__}: a linnet model keeps a state, a LinnetCache; leave out "
-        "past_key_values and cache_implementation"
-    )
 
 
 class _Labeled(LinnetPreTrainedModel):

