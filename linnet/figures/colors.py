@@ -109,5 +109,6 @@ def _own_look(name: str) -> Look | None:
     name = re.sub(r"^(?:[a-z_]+-)?(.+)-seed\d+$", r"\1", name)
     if name in LOOKS or name in ALIASES:
         return LOOKS[ALIASES.get(name, name)]
-    base = _own_look(name.rpartition(", ")[0]) if ", " in name else None  # a variant, such as "lln, masked"
+    variant = re.fullmatch(r"(.+)(?:, | with | at ).+", name)  # such as "lln, masked" or "T2 at 0.003"
+    base = _own_look(variant[1]) if variant else None
     return base and base._replace(dash=(base.dash + 1) % len(DASHES))

@@ -95,4 +95,7 @@ def test_variants_and_runs_have_the_color_of_their_system():
     assert masked.color == lln.color and masked.dash != lln.dash
     five = figure_colors(["lln", *(f"lln, {change}" for change in ("masked", "causal", "early", "late"))])
     assert {look.color for look in five} == {lln.color} and len({look.dash for look in five}) == len(DASHES)
+    rates = figure_colors([f"{system} at {rate}" for system in ("T2", "1+elu") for rate in (0.003, 0.006, 0.012)])
+    assert len(set(rates)) == 6 and len({look.color for look in rates}) == 2
+    assert figure_colors(["NormAttention with LRPE"])[0].color == figure_colors(["norm"])[0].color
     assert figure_colors(["listops-vanilla-seed0", "1-elu-seed2"]) == figure_colors(["softmax", "elu"])
