@@ -280,7 +280,7 @@ def _answers(task: Any, model: "Model", screen: "Screen") -> dict[str, Any]:
 
     try:
         metrics = task.evaluate(model, "valid", progress=screen.work("evaluating on the validation split"))
-        answers, errors = task.judge_texts(model, "valid")
+        judged = task.judge_texts(model, "valid")
     finally:
         screen.close()
-    return describe_answers(task.texts["valid"], task.classes, answers, errors, metrics)
+    return describe_answers(judged, task.classes, metrics)

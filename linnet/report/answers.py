@@ -7,10 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from linnet.data.labeled_texts import LabeledTexts
 from linnet.report.parts import (
     check_report_confusion,
     is_report_number,
@@ -25,33 +21,25 @@ LONGEST = 2000  # characters of a text
 
 
 def describe_answers(
-    texts: LabeledTexts,
-    classes: Sequence[str],
-    answers: Sequence[str],
-    errors: NDArray[np.float64],
-    metrics: Mapping[str, Any],
+    judged: Sequence[Mapping[str, Any]], classes: Sequence[str], metrics: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The worst errors of a split, largest first, and its `metrics`; a text with the right class is no error."""
-    truth = [classes[int(label)] if classes else f"{label:g}" for label in texts.labels]
-    order = [i for i in np.argsort(-errors, kind="stable") if not classes or answers[i] != truth[i]]
-    worst = [
-        {
-            "row": texts.rows[i],
-            "texts": [half[i][:LONGEST] for half in (texts.first, texts.second) if half is not None],
-            "truth": truth[i],
-            "answer": answers[i],
-            "error": round(float(errors[i]), 4),
-        }
-        for i in order[:WORST]
-    ]
+    """The worst errors of a split, largest first, and its `metrics`; a text with the right class is no error.
+
+    `judged` has the `row`, `texts`, `truth`, `answer` and `error` of each text.
+    """
+    wrong = [text for text in judged if not classes or text["answer"] != text["truth"]]
+    worst = sorted(wrong, key=lambda text: -text["error"])[:WORST]
     return {
         "format": FORMAT,
         "split": metrics["split"],
-        "samples": len(texts),
-        "wrong": len(order) if classes else None,
+        "samples": len(judged),
+        "wrong": len(wrong) if classes else None,
         "classes": list(classes),
         "confusion": metrics.get("confusion", []),
-        "worst": worst,
+        "worst": [
+            {**text, "texts": [half[:LONGEST] for half in text["texts"]], "error": round(text["error"], 4)}
+            for text in worst
+        ],
     }
 
 

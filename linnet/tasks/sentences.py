@@ -258,15 +258,22 @@ class SentenceTask(Task):
         """The name of the class with the largest logit (classes,), or the score."""
         return self.classes[int(logits.argmax())] if self.classes else f"{float(logits[0]):.3f}"
 
-    def judge_texts(self, model: nn.Module, split: str) -> tuple[list[str], NDArray[np.float64]]:
-        """The answer to each text of a split, and its error: the loss in nats, or the distance from the true score."""
-        logits = self._read(model, self.encoded(split))
-        truth = self.texts[split].labels
-        if self.classes:
-            errors = [-float(row.log_softmax(0)[int(label)]) for row, label in zip(logits, truth, strict=True)]
-        else:
-            errors = [abs(float(row[0]) - label) for row, label in zip(logits, truth, strict=True)]
-        return [self.answer_text(row) for row in logits], np.array(errors)
+    def judge_texts(self, model: nn.Module, split: str) -> list[dict[str, Any]]:
+        """The row, texts, truth, answer and error of each text of a split.
+
+        The error is the loss in nats, or the distance from the true score.
+        """
+        texts, found = self.texts[split], []
+        for i, logits in enumerate(self._read(model, self.encoded(split))):
+            label = texts.labels[i]
+            if self.classes:
+                truth, error = self.classes[int(label)], -float(logits.log_softmax(0)[int(label)])
+            else:
+                truth, error = f"{label:g}", abs(float(logits[0]) - label)
+            halves = [half[i] for half in (texts.first, texts.second) if half is not None]
+            answer = self.answer_text(logits)
+            found.append({"row": texts.rows[i], "texts": halves, "truth": truth, "answer": answer, "error": error})
+        return found
 
     def _read(self, model: nn.Module, encoded: Sequence[NDArray[np.int64]]) -> list[Tensor]:
         """The logits (classes,) of each text; texts of similar length are read together."""

@@ -7,13 +7,17 @@ import numpy as np
 import pytest
 
 from linnet.cli.app import run_app
-from linnet.data.labeled_texts import LabeledTexts
 from linnet.errors import LinnetError
 from linnet.report.answers import WORST, answer_parts, describe_answers, read_answers
 from linnet.report.page import write_report_page
 
 HOSTILE = "<script>alert(1)</script> & </td>"
-TEXTS = LabeledTexts(["good", HOSTILE, "bad", "long " * 1000], None, np.array([1.0, 0.0, 0.0, 1.0]), list("abcd"))
+JUDGED = [
+    {"row": "a", "texts": ["good"], "truth": "yes", "answer": "yes", "error": 0.1},
+    {"row": "b", "texts": [HOSTILE], "truth": "no", "answer": "yes", "error": 2.0},
+    {"row": "c", "texts": ["bad"], "truth": "no", "answer": "no", "error": 0.2},
+    {"row": "d", "texts": ["long " * 1000], "truth": "yes", "answer": "no", "error": 3.0},
+]
 METRICS = {"split": "valid", "confusion": [[1, 1], [1, 1]]}
 ENCODER = """
 task = "masked_lm"
@@ -38,7 +42,7 @@ eval_every = 0
 
 
 def test_wrong_answers_are_listed_worst_first() -> None:
-    found = describe_answers(TEXTS, ["no", "yes"], ["yes", "yes", "no", "no"], np.array([0.1, 2.0, 0.2, 3.0]), METRICS)
+    found = describe_answers(JUDGED, ["no", "yes"], METRICS)
     assert [(text["row"], text["truth"], text["answer"], text["error"]) for text in found["worst"]] == [
         ("d", "yes", "no", 3.0),
         ("b", "no", "yes", 2.0),
@@ -48,10 +52,11 @@ def test_wrong_answers_are_listed_worst_first() -> None:
 
 
 def test_scores_are_listed_by_their_distance() -> None:
-    many = LabeledTexts(["x"] * 150, ["y"] * 150, np.arange(150.0), [str(i) for i in range(150)])
-    found = describe_answers(many, [], ["0.000"] * 150, np.arange(150.0), {"split": "valid"})
+    same = {"texts": ["x", "y"], "answer": "0.000"}
+    many = [{"row": str(i), **same, "truth": str(i), "error": float(i)} for i in range(150)]
+    found = describe_answers(many, [], {"split": "valid"})
     assert len(found["worst"]) == WORST
-    assert found["worst"][0] == {"row": "149", "texts": ["x", "y"], "truth": "149", "answer": "0.000", "error": 149.0}
+    assert found["worst"][0] == {"row": "149", **same, "truth": "149", "error": 149.0}
     assert found["wrong"] is None and found["confusion"] == []
     assert answer_parts([("run", found), ("none", None)])[0]["about"] == "150 texts of the valid split"
 
@@ -72,7 +77,7 @@ def test_scores_are_listed_by_their_distance() -> None:
     ],
 )
 def test_a_damaged_file_is_one_line(tmp_path: Path, damage: dict[str, object]) -> None:
-    found = describe_answers(TEXTS, ["no", "yes"], ["yes", "yes", "no", "no"], np.zeros(4), METRICS)
+    found = describe_answers(JUDGED, ["no", "yes"], METRICS)
     (tmp_path / "answers.json").write_text(json.dumps({**found, **damage}))
     with pytest.raises(LinnetError, match=r"answers.json is not a file of answers") as error:
         read_answers(tmp_path / "answers.json")
