@@ -308,13 +308,12 @@ def _recipes() -> Path:
 
 def read_config_toml(path: str | Path) -> dict[str, Any]:
     """The content of a TOML file; an error names the file and the line."""
+    from linnet.storage import read_regular_file
+
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(LARGEST + 1)
+        data = read_regular_file(path, LARGEST)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > LARGEST:
-        raise InputError(f"{path} has more than {LARGEST:,} bytes: it is not a recipe")
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:

@@ -1,5 +1,6 @@
 """Recipes: defaults, overrides, a dump that round-trips, and one-line errors."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -290,8 +291,14 @@ def test_the_document_has_every_key_and_its_default(section):
         assert f"| `{key}` | {shown} |" in text
 
 
-def test_a_file_without_end_is_no_recipe(tmp_path):
+def test_only_a_regular_file_of_some_size_is_a_recipe(tmp_path):
+    """A device has no end, and a pipe may never have a beginning."""
     (tmp_path / "endless.toml").symlink_to("/dev/zero")
-    with pytest.raises(InputError) as error:
-        load_recipe_config(tmp_path / "endless.toml")
-    assert str(error.value) == f"{tmp_path}/endless.toml has more than 16,777,216 bytes: it is not a recipe"
+    os.mkfifo(tmp_path / "pipe.toml")
+    for name in ("endless", "pipe"):
+        with pytest.raises(InputError, match=rf"^cannot read .*/{name}.toml: it is not a regular file$"):
+            load_recipe_config(tmp_path / f"{name}.toml")
+    with (tmp_path / "large.toml").open("wb") as file:
+        file.truncate(1 << 25)
+    with pytest.raises(InputError, match=r"large.toml: it has 33,554,432 bytes, and at most 16,777,216 are read$"):
+        load_recipe_config(tmp_path / "large.toml")

@@ -1,5 +1,6 @@
 """Read runs from their folders, finished or still training, without trusting the content."""
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,15 @@ from linnet.errors import InputError, LinnetError
 from linnet.instruments.analyze import check_analysis
 from linnet.report.answers import read_answers
 from linnet.report.pictures import read_pictures
-from linnet.storage import check_run_links, read_json_file, read_run_metrics
+from linnet.storage import (
+    CheckpointError,
+    check_run_links,
+    check_run_metrics,
+    checkpoint_steps,
+    read_checkpoint,
+    read_json_file,
+    read_run_metrics,
+)
 
 Record = dict[str, Any]
 
@@ -105,6 +114,7 @@ def _read_run(folder: Path, name: str) -> SavedRun:
         what = "does not exist" if not folder.exists() else "is not a run: it has no config.toml"
         raise InputError(f"{folder} {what}")
     check_run_links(folder)
+    _check_metrics(folder)
     records = read_run_metrics(folder / "metrics.jsonl")
     return SavedRun(
         name=name,
@@ -120,6 +130,15 @@ def _read_run(folder: Path, name: str) -> SavedRun:
         pictures=read_pictures(folder / "analysis/pictures.json"),
         answers=read_answers(folder / "analysis/answers.json"),
     )
+
+
+def _check_metrics(folder: Path) -> None:
+    """Raise if the metrics, unless there are none, are not those that the newest readable checkpoint was saved with."""
+    for step in reversed(checkpoint_steps(folder / "checkpoints") if (folder / "metrics.jsonl").exists() else []):
+        with contextlib.suppress(CheckpointError):  # damaged, or removed by the run since
+            saved = read_checkpoint(folder / f"checkpoints/step-{step}", optimizer=False, model=False)
+            check_run_metrics(folder / "metrics.jsonl", saved.state.get("metrics"))
+            return
 
 
 def _read_analysis(path: Path) -> Record | None:

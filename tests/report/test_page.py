@@ -151,6 +151,7 @@ def test_a_run_that_has_just_begun(copy, metrics, state):
     folder = copy("run")
     for name in ("metrics.jsonl", "timings.jsonl", "environment.json", "sample.json"):
         (folder / name).unlink()
+    shutil.rmtree(folder / "checkpoints")
     if metrics is not None:
         (folder / "metrics.jsonl").write_text(metrics)
     found = page(folder)
