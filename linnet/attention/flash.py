@@ -61,7 +61,7 @@ class FlashAttention(GatedUnit):
     def _chunked(
         self, parts: list[Tensor], v: Tensor, real: Tensor | None, causal: bool, state: State | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """o of rows (B,1,T,.) whose chunks start at 0, and where causal k v^T before and in each chunk (B,T/C,s,e).
+        """o of rows (B,1,T,.) whose chunks start at 0, then k v^T before and in each chunk (B,T/C,s,e) where causal.
 
         `state`: the sum before the first chunk, and the sum of earlier keys in the first chunk.
         """
@@ -76,9 +76,10 @@ class FlashAttention(GatedUnit):
         A = A.tril() if causal else A
         if real is not None:
             A = A.masked_fill(~F.pad(real, (0, -T % C)).view(len(real), -1, 1, C), 0)
+        if not causal:  # all chunks read one sum, so two products serve them all
+            near, S = (A @ v).flatten(1, 2), far_k.flatten(1, 2).mT @ v.flatten(1, 2)  # (B, T, e), (B, s, e)
+            return torch.baddbmm(near, far_q.flatten(1, 2), S)[:, None, :T], S, S
         within = far_k.mT @ v  # (B, T/C, s, e)
-        if not causal:
-            return (A @ v + far_q @ within.sum(dim=1, keepdim=True)).flatten(1, 2)[:, None, :T], within, within
         before = torch.zeros_like(within[:, :1])
         if state is not None:
             before = before + state[0]

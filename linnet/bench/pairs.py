@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from linnet.attention.base import create_attention, create_mixer
-from linnet.attention.flash_quad import GatedMixer
+from linnet.attention.flash_quad import GatedMixer, GatedUnit
+from linnet.attention.linformer import LinformerAttention
 from linnet.attention.long_short import LongShortAttention
 from linnet.bench import forms, released
-from linnet.bench.profile import profile_products_share
+from linnet.bench.machine import measure_machine_limits
 from linnet.bench.timing import time_calls
 from linnet.figures.table import Table
 from linnet.testing.peers import MissingPeerError, Peer
@@ -27,9 +29,11 @@ LENGTHS = (1024, 4096)
 ROUNDS = 3
 SIZE = 128  # features, projected length and landmarks, on both sides
 HASHES, CHUNK = 2, 64  # rounds of hashing, and tokens per chunk
+KEY = ("attention", "form", "tokens", "library", "with projections")  # of a row
+PRODUCT = 1024  # rows and columns of the matrices of that product
 PLAIN = "plain torch"  # the library of a form as released
-MOSTLY = 0.5  # of the time in torch's matrix products: more than that bounds the speedup
-FORMAT = "linnet-bench-peers-2"
+GATED = ("flash", "flash_quad")  # their cores are parts of a mixer
+FORMAT = "linnet-bench-peers-3"
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,21 @@ class Pair:
 def bench_pair_ours(pair: Pair, tokens: int) -> nn.Module:
     """linnet's side of a pair."""
     causal, options = pair.peer.causal, pair.options(tokens)
-    if pair.whole:
-        return create_mixer(pair.mechanism, width=H * D, heads=H, causal=causal, **options)
+    if pair.whole or pair.mechanism in GATED:
+        mixer = create_mixer(pair.mechanism, width=H * D, heads=H, causal=causal, **options)
+        return mixer if pair.whole else mixer.core
     return create_attention(pair.mechanism, heads=H, head_dim=D, causal=causal, **options)
+
+
+def bench_pair_inputs(pair: Pair, tokens: int) -> list[Tensor]:
+    """What both sides of a pair get."""
+    if pair.whole:
+        return [torch.randn(B, tokens, H * D, requires_grad=True)]
+    if pair.mechanism in GATED:  # Z, as query and as key, and V
+        z, v = (torch.randn(B, 1, tokens, width, requires_grad=True) for width in (SIZE, 2 * H * D))
+        return [z, z, v]
+    # Heads side by side in memory, as projections give them.
+    return [torch.randn(B, tokens, H, D).transpose(1, 2).requires_grad_() for _ in range(3)]
 
 
 class _Function(nn.Module):
@@ -143,6 +159,18 @@ def _gated_as_released(heads: int, head_dim: int, name: str, causal: bool) -> nn
     return released.GatedAsReleased(mixer)
 
 
+def _gated_core_as_released(heads: int, head_dim: int, name: str, causal: bool) -> nn.Module:
+    core = create_mixer(name, width=heads * head_dim, heads=heads, causal=causal).core
+    assert isinstance(core, GatedUnit)
+    return released.GatedCoreAsReleased(core)
+
+
+def _linformer_as_released(heads: int, head_dim: int, length: int) -> nn.Module:
+    core = create_attention("linformer", heads=heads, head_dim=head_dim, causal=False, k=SIZE, max_length=length)
+    assert isinstance(core, LinformerAttention)
+    return released.LinformerAsReleased(core)
+
+
 def _long_short_as_released(heads: int, head_dim: int) -> nn.Module:
     core = create_attention("long_short", heads=heads, head_dim=head_dim, causal=False)
     assert isinstance(core, LongShortAttention)
@@ -168,7 +196,12 @@ def _plain(name: str, build: Callable[..., nn.Module], causal: bool = False, who
 HF, FLASH = "transformers", "FLASH-pytorch"
 PAIRS = (
     _sized(_pair("linformer", "linformer", _linformer, False), lambda n: {"k": SIZE, "max_length": n}, theirs=True),
+    _sized(_plain("linformer", _linformer_as_released), lambda n: {"k": SIZE, "max_length": n}, theirs=True),
     _sized(_pair("nystromformer", "nystrom-attention", _nystrom, False), lambda n: {"landmarks": SIZE}),
+    _sized(
+        _plain("nystromformer", lambda heads, head_dim: released.NystromAsReleased(SIZE, 6)),
+        lambda n: {"landmarks": SIZE},
+    ),
     _sized(_pair("reformer", "reformer-pytorch", _reformer, False), lambda n: {"rounds": HASHES, "chunk": CHUNK}),
     *(
         _sized(
@@ -186,9 +219,10 @@ PAIRS = (
     *(_pair("flash", FLASH, partial(_flash, causal=causal), causal) for causal in (False, True)),
     *(_pair("flash_quad", FLASH, partial(_flash_quad, causal=causal), causal) for causal in (False, True)),
     *(
-        _plain(name, partial(_gated_as_released, name=name, causal=causal), causal, True)
-        for name in ("flash", "flash_quad")
+        _plain(name, partial(build, name=name, causal=causal), causal, whole)
+        for name in GATED
         for causal in (False, True)
+        for build, whole in ((_gated_as_released, True), (_gated_core_as_released, False))
     ),
     _plain("lln", lambda heads, head_dim: _Function(forms.released_lln_form)),
     _plain("lln_diag", lambda heads, head_dim: _Function(forms.released_lln_diag_form)),
@@ -205,27 +239,34 @@ def measure_bench_pairs(
 ) -> dict[str, Any]:
     """Measure forward and backward of each pair, as JSON; `speedup` is their time divided by linnet's.
 
-    `keep` gets the result after each pair. The rows of `before`, an earlier result, are not measured again.
+    `products` is the share of linnet's time in which this machine would do its multiplications at the speed of a large
+    matrix product, which takes turns with both sides. `keep` gets the result after each pair. The rows of `before`, an
+    earlier result, are not measured again.
     """
-    settings = {"batch": B, "heads": H, "head_dim": D, "size": SIZE, "rounds": rounds}
-    where = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    threads = torch.get_num_threads()
+    clock = "processor" if threads == 1 else "wall"
+    settings = {"batch": B, "heads": H, "head_dim": D, "size": SIZE, "rounds": rounds, "clock": clock}
+    where = {"torch": torch.__version__, "threads": threads}
     found: dict[str, Any] = {"format": FORMAT, "settings": settings, "environment": where, "rows": [], "skipped": []}
     if before is not None and all(before.get(key) == found[key] for key in ("format", "settings", "environment")):
         found["rows"] = list(before["rows"])
     rows, skipped = found["rows"], found["skipped"]
-    known = {(row["attention"], row["form"], row["tokens"], row["library"]) for row in rows}
+    known = {tuple(row[key] for key in KEY) for row in rows}
+    product = measure_machine_limits(PRODUCT)["gemm"]
     work = [(pair, tokens) for tokens in lengths for pair in pairs]
     for done, (pair, tokens) in enumerate(work):
         progress(done, len(work))
         keep(found)
-        if (pair.mechanism, "causal" if pair.peer.causal else "bidirectional", tokens, pair.library) in known:
-            continue
         form = "causal" if pair.peer.causal else "bidirectional"
         row: dict[str, Any] = {"attention": pair.mechanism, "form": form, "tokens": tokens}
+        row |= {"library": pair.library, "with projections": pair.whole}
+        if tuple(row[key] for key in KEY) in known:
+            continue
         try:
             calls = _bench_calls(pair, tokens)
-            times = time_calls(calls, rounds)
-            share = profile_products_share(calls["ours"])
+            with FlopCounterMode(display=False) as counter:
+                calls["ours"]()
+            times = time_calls({**calls, "product": product.call}, rounds, processor=clock == "processor")
         except MissingPeerError as error:
             skipped.append({**row, "library": pair.peer.package, "reason": str(error)})
             continue
@@ -233,11 +274,13 @@ def measure_bench_pairs(
             reason = f"fails: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
             skipped.append({**row, "library": pair.peer.package, "reason": reason})
             continue
-        row |= {"library": pair.library, "with projections": pair.whole}
         seconds = {name: float(f"{timing.seconds:.4g}") for name, timing in times.items()}
+        least = counter.get_total_flops() * seconds.pop("product") / product.amount
         busy = max(timing.others or 0.0 for timing in times.values())
         speedup = round(seconds["theirs"] / seconds["ours"], 2)
-        rows.append({**row, **seconds, "speedup": speedup, "products": round(share, 3), "others": busy})
+        rows.append(
+            {**row, **seconds, "speedup": speedup, "products": round(least / seconds["ours"], 3), "others": busy}
+        )
     progress(len(work), len(work))
     keep(found)
     return found
@@ -248,10 +291,7 @@ def _bench_calls(pair: Pair, tokens: int) -> dict[str, Callable[[], None]]:
     theirs = pair.peer.load(H, D, tokens)
     torch.manual_seed(0)
     ours = bench_pair_ours(pair, tokens)
-    if pair.whole:
-        inputs = [torch.randn(B, tokens, H * D, requires_grad=True)]
-    else:  # heads side by side in memory, as projections give them
-        inputs = [torch.randn(B, tokens, H, D).transpose(1, 2).requires_grad_() for _ in range(3)]
+    inputs = bench_pair_inputs(pair, tokens)
     return {name: partial(_work, module, inputs) for name, module in (("ours", ours), ("theirs", theirs))}
 
 
@@ -272,7 +312,7 @@ def bench_pairs_table(found: Mapping[str, Any]) -> Table:
         [row["attention"], row["form"], f"{row['tokens']:,}", f"{1000 * row['ours']:.0f} ms"]
         + [row["library"] + (", with projections" if row["with projections"] else "")]
         + [f"{1000 * row['theirs']:.0f} ms", f"{row['speedup']:.2f}x", f"{100 * row['products']:.0f} %"]
-        + [f"{row['speedup'] / row['products']:.2f}x" if row["products"] >= MOSTLY else "-", f"{row['others']:.1f}"]
+        + [f"{row['speedup'] / row['products']:.1f}x", f"{row['others']:.1f}"]
         for row in found["rows"]
     ]
     return Table("", columns, lines, ["attention", "form", "against"])
@@ -284,9 +324,10 @@ def bench_pairs_note(found: Mapping[str, Any]) -> str:
     lines = [
         f"Forward and backward, batch {sizes['batch']}, {sizes['heads']} heads of {sizes['head_dim']}, "
         f"{sizes['size']} features, projections or landmarks, {sizes['rounds']} rounds in turns, "
-        f"threads: {where['threads']}, torch {where['torch']}. `in products` is the share of linnet's time in torch's "
-        "matrix products, and `at most` is the speedup if linnet did nothing else. linnet's own kernels also multiply, "
-        "but do not count."
+        f"threads: {where['threads']}, torch {where['torch']}, by the clock of the {sizes['clock']}. `in products` is "
+        "the share of linnet's time that its multiplications would take at the speed of a large matrix product of "
+        "torch, measured in the same turns (linnet's kernels can be a little faster), and `at most` is the speedup if "
+        "linnet did nothing else. The scores of the keys that informer samples are not counted."
     ]
     for row in found["skipped"]:
         what = f"{row['attention']}, {row['form']}, {row['tokens']:,} tokens"

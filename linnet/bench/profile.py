@@ -12,7 +12,6 @@ from linnet.bench.memory import Job
 
 SMALLEST = 0.02  # parts with a smaller share of the time are added up
 WARM = 5  # calls before the profiled one
-PRODUCTS = {"aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm", "aten::baddbmm_"}
 ATTENTION = {"linear_attention, cpu": "causal", "lln": "bidirectional", "lln_diag": "bidirectional"}
 
 
@@ -57,9 +56,3 @@ def profile_parts(call: Callable[[], object]) -> list[dict[str, Any]]:
     rest = whole - sum(seconds for _, seconds, _ in named)
     lines = [*named, ("all others", rest, sum(count for *_, count in found) - sum(count for *_, count in named))]
     return [{"name": name, "seconds": float(f"{seconds:.4g}"), "calls": count} for name, seconds, count in lines]
-
-
-def profile_products_share(call: Callable[[], object]) -> float:
-    """The share of the time that torch's matrix products take."""
-    parts = profile_parts(call)
-    return sum(part["seconds"] for part in parts if part["name"] in PRODUCTS) / sum(part["seconds"] for part in parts)

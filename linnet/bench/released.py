@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from linnet.attention.flash import FlashAttention
 from linnet.attention.flash_quad import GatedMixer, GatedUnit
+from linnet.attention.linformer import LinformerAttention
 from linnet.attention.long_short import LongShortAttention
 
 
@@ -54,6 +55,39 @@ class CosformerAsReleased(nn.Module):
         return torch.einsum("bhnd,bhde,bhn->bhne", q, k.mT @ v, z)
 
 
+class LinformerAsReleased(nn.Module):
+    """The formula of the paper: all scores with the mixed keys are stored."""
+
+    def __init__(self, core: LinformerAttention) -> None:
+        super().__init__()
+        self.core = core
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """o (B,H,N,E) for rows of the greatest length."""
+        k, v = (torch.einsum("hkn,bhnd->bhkd", self.core.E, x) for x in (k, v))
+        return torch.einsum("bhnd,bhkd->bhnk", q * q.shape[3] ** -0.5, k).softmax(dim=-1) @ v
+
+
+class NystromAsReleased(nn.Module):
+    """Three softmax matrices; the pseudo-inverse of the middle one begins with the largest norms of the whole batch."""
+
+    def __init__(self, landmarks: int, steps: int) -> None:
+        super().__init__()
+        self.landmarks, self.steps = landmarks, steps
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """o (B,H,N,E) for N a multiple of the landmarks."""
+        q = q * q.shape[3] ** -0.5
+        Lq, Lk = (x.unflatten(2, (self.landmarks, -1)).mean(dim=3) for x in (q, k))
+        first, middle, last = ((a @ b.mT).softmax(dim=-1) for a, b in ((q, Lk), (Lq, Lk), (Lq, k)))
+        Z = middle.mT / (middle.sum(dim=-1).amax() * middle.sum(dim=-2).amax())
+        unit = torch.eye(self.landmarks)
+        for _ in range(self.steps):
+            AZ = middle @ Z
+            Z = 0.25 * Z @ (13 * unit - AZ @ (15 * unit - AZ @ (7 * unit - AZ)))
+        return first @ Z @ (last @ v)
+
+
 class LongShortAsReleased(nn.Module):
     """A window and compressed keys, bidirectional: windows are copied, and one softmax runs over both parts."""
 
@@ -88,7 +122,7 @@ class LongShortAsReleased(nn.Module):
 
 
 class GatedAsReleased(nn.Module):
-    """FLASH-quad or FLASH around linnet's parameters: scores, biases and masks are separate passes, all are stored."""
+    """FLASH-quad or FLASH around linnet's parameters, with projections."""
 
     def __init__(self, mixer: GatedMixer) -> None:
         super().__init__()
@@ -96,11 +130,21 @@ class GatedAsReleased(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """y (B,N,M) for N a multiple of the chunk."""
-        z, _, v = self.mixer._split(x)
-        core = self.mixer.core
-        assert isinstance(core, GatedUnit)
-        form = self._chunks if isinstance(core, FlashAttention) else self._pairs
-        return self.mixer._merge(form(core, z.squeeze(1), v.squeeze(1))[:, None], x)
+        assert isinstance(self.mixer.core, GatedUnit)
+        return self.mixer._merge(GatedCoreAsReleased(self.mixer.core)(*self.mixer._split(x)), x)
+
+
+class GatedCoreAsReleased(nn.Module):
+    """The same without projections: scores, biases and masks are separate passes, all are stored."""
+
+    def __init__(self, core: GatedUnit) -> None:
+        super().__init__()
+        self.core = core
+
+    def forward(self, z: Tensor, _: Tensor, v: Tensor) -> Tensor:
+        """o (B,1,N,e) of Z, once as query and once as key, and V."""
+        form = self._chunks if isinstance(self.core, FlashAttention) else self._pairs
+        return form(self.core, z.squeeze(1), v.squeeze(1))[:, None]
 
     @staticmethod
     def _pairs(core: GatedUnit, z: Tensor, v: Tensor) -> Tensor:

@@ -27,15 +27,16 @@ def time_calls(
     rounds: int = 5,
     least: float = 0.1,
     progress: Callable[[], None] = lambda: None,
+    processor: bool = False,
 ) -> dict[str, Timing]:
     """Time each call once per round, in random order, so that a temporary slowdown affects all calls alike.
 
     A sample is one call, or as many as fill `least` seconds; the first call of each function is a warm-up. Only the
-    quieter half of the samples counts: those during which other programs used the processor least.
+    quieter half of the samples counts: those during which other programs used the processor least. `processor` takes
+    the seconds of this process on its cores, which do not pass while others run, instead of those of the clock.
     """
-    return time_known_calls(
-        calls, {name: time_warm_up(call) for name, call in calls.items()}, rounds, least, progress=progress
-    )
+    expected = {name: time_warm_up(call) for name, call in calls.items()}
+    return time_known_calls(calls, expected, rounds, least, progress=progress, processor=processor)
 
 
 def time_warm_up(call: Callable[[], object]) -> float:
@@ -56,6 +57,7 @@ def time_known_calls(
     least: float,
     slow: float = math.inf,
     progress: Callable[[], None] = lambda: None,
+    processor: bool = False,
 ) -> dict[str, Timing]:
     """`time_calls` for calls whose time is roughly known; a call slower than `slow` takes part in only 3 rounds."""
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
@@ -64,19 +66,22 @@ def time_known_calls(
         chance.shuffle(order)
         for name in order:
             if turn < 3 or expected[name] <= slow:
-                samples[name].append(_sample(calls[name], max(1, round(least / max(expected[name], 1e-7)))))
+                repeats = max(1, round(least / max(expected[name], 1e-7)))
+                samples[name].append(_sample(calls[name], repeats, processor))
             progress()
     return {name: _quieter_half(found) for name, found in samples.items()}
 
 
-def _sample(call: Callable[[], object], repeats: int) -> tuple[float, float]:
+def _sample(call: Callable[[], object], repeats: int, processor: bool) -> tuple[float, float]:
     """(cores that other programs used, seconds per call)."""
     before = _clocks()
     for _ in range(repeats):
         call()
     wall, own, busy = (now - then for now, then in zip(_clocks(), before, strict=True))
     others = (busy - own) / wall  # counted in hundredths of a second: too coarse for short samples
-    return others if math.isnan(others) else min(max(others, 0.0), os.cpu_count() or 1), wall / repeats
+    return others if math.isnan(others) else min(max(others, 0.0), os.cpu_count() or 1), (
+        own if processor else wall
+    ) / repeats
 
 
 def _quieter_half(samples: Sequence[tuple[float, float]]) -> Timing:

@@ -23,6 +23,12 @@ def test_calls_take_turns_and_are_repeated_to_fill_a_sample():
     assert found["a"].seconds < found["b"].seconds
 
 
+def test_the_clock_of_the_processor_stands_while_a_call_sleeps():
+    sleep = {"sleep": lambda: time.sleep(0.02)}
+    assert time_calls(sleep, rounds=2, least=0, processor=True)["sleep"].seconds < 0.01
+    assert time_calls(sleep, rounds=2, least=0)["sleep"].seconds >= 0.02
+
+
 def test_the_quieter_half_counts():
     samples = [(0.0, 1.0), (1.5, 9.0), (0.1, 2.0), (0.9, 8.0), (0.2, 4.0)]
     assert timing._quieter_half(samples) == Timing(seconds=2.0, low=1.0, high=4.0, others=0.1)

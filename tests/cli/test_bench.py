@@ -118,7 +118,7 @@ def test_a_file_is_not_a_folder(run, tmp_path):
 def test_bench_peers_prints_a_row_or_a_reason_for_each(run, monkeypatch):
     row = {"attention": "performer", "form": "causal", "tokens": 1024, "library": "theirs 1.0", "others": 0.0}
     row |= {"ours": 0.25, "theirs": 1.0, "speedup": 4.0, "products": 0.8, "with projections": True}
-    settings = {"batch": 4, "heads": 8, "head_dim": 64, "size": 128, "rounds": 5}
+    settings = {"batch": 4, "heads": 8, "head_dim": 64, "size": 128, "rounds": 5, "clock": "processor"}
     absent = {"attention": "linformer", "form": "bidirectional", "tokens": 1024, "library": "linformer"}
     absent |= {"reason": "pip install it"}
     where = {"threads": 1, "torch": "2"}

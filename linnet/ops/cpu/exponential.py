@@ -171,11 +171,12 @@ def _moments(x: Tensor, real: Maybe, whole: bool) -> tuple[Tensor, Tensor]:
     check_kernel_arguments("moments", x=(x, x.shape), real=(real, (x.shape[0], x.shape[2])))
     sums = _moments_fake(x, real, whole)
     x, real = memory_rows(x), dense_memory(real)
-    threads, _, _ = kernel_argument_shares(x, x.shape[3])
+    threads, group, _ = kernel_argument_shares(x, x.shape[3])
     call_kernel_with_arguments(
         "linnet_moments",
         *x.shape,
         threads,
+        group,
         whole,
         real,
         *kernel_argument_view(x),

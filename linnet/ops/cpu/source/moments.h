@@ -4,8 +4,10 @@
 
 #include "rows.h"
 
+#include <vector>
+
 struct Moments {
-    int64_t B, H, N, D, threads, whole;
+    int64_t B, H, N, D, threads, group, whole;
     const uint8_t* real;   // (B, N), or null; a masked token gives 0
     View x;
     double *sum, *square;  // (B, H, N), or with `whole` (B, H)
@@ -34,24 +36,36 @@ struct Sums {
     }
 };
 
+// The sums of each token of one row.
+static void token_moments(const Moments& p, int64_t i, const uint8_t* real) {
+    const Row x = row(p.x, i / p.H, i % p.H);
+    for (int64_t t = 0; t < p.N; t++) {
+        double sum = 0, square = 0;
+        const float* y = x.p + t * x.ld;
+        if (!real || real[t]) {
+#pragma omp simd reduction(+ : sum, square)
+            for (int64_t d = 0; d < p.D; d++) sum += y[d], square += double(y[d]) * y[d];
+        }
+        p.sum[i * p.N + t] = sum, p.square[i * p.N + t] = square;
+    }
+}
+
 extern "C" void linnet_moments(const Moments* problem) {
     const Moments& p = *problem;
+    const Plan plan(p.B, p.H, p.N, p.group, 1);
 #pragma omp parallel for num_threads(p.threads)
-    for (int64_t i = 0; i < p.B * p.H; i++) {
-        const Row x = row(p.x, i / p.H, i % p.H);
-        const uint8_t* real = p.real ? p.real + i / p.H * p.N : nullptr;
-        Sums sums;
-        for (int64_t t = 0; p.whole && t < p.N; t++)
-            if (!real || real[t]) sums.add(x.p + t * x.ld, p.D);
-        if (p.whole) sums.store(p.sum + i, p.square + i);
-        for (int64_t t = 0; !p.whole && t < p.N; t++) {
-            double sum = 0, square = 0;
-            const float* y = x.p + t * x.ld;
-            if (!real || real[t]) {
-#pragma omp simd reduction(+ : sum, square)
-                for (int64_t d = 0; d < p.D; d++) sum += y[d], square += double(y[d]) * y[d];
-            }
-            p.sum[i * p.N + t] = sum, p.square[i * p.N + t] = square;
+    for (int64_t j = 0; j < plan.items; j++) {
+        const Item item = plan[j];
+        const int64_t b = item.first / p.H;
+        const uint8_t* real = p.real ? p.real + b * p.N : nullptr;
+        if (!p.whole) {
+            for (int64_t i = item.first; i < item.last; i++) token_moments(p, i, real);
+            continue;
         }
+        std::vector<Sums> sums(item.last - item.first);
+        for (int64_t t = 0; t < p.N; t++)
+            for (int64_t i = item.first; i < item.last && (!real || real[t]); i++)
+                sums[i - item.first].add(row(p.x, b, i % p.H).p + t * p.x.n, p.D);
+        for (int64_t i = item.first; i < item.last; i++) sums[i - item.first].store(p.sum + i, p.square + i);
     }
 }
