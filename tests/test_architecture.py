@@ -69,6 +69,7 @@ CROSS_CUTTING = (
     "attention/test_step.py",  # the one-kernel decoding step of every mechanism that has one
     "distributed/test_bad_input.py",  # ranks that cannot meet or do not fit
     "distributed/test_failures.py",  # a failure on one rank of a real launch
+    "distributed/test_machines.py",  # several agents of torchrun
     "data/images/test_readers.py",  # every layout of images
     "data/lra/test_readers.py",  # the public layouts of Text and Image, which share their archives
     "ops/cpu/test_features.py",  # features and SRMS inside the kernels: linear, norm and rotate together
