@@ -48,7 +48,7 @@ UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "job
 NETWORK = {"requests", "httpx", "ftplib", "http.client", "urllib.request"}
 ENVIRONMENT = {"LINNET_DATA", "LINNET_BACKEND", "XDG_CACHE_HOME"}
 TORCHRUN = {  # what torchrun tells its processes, read in one place
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"),
     *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
 }
 PROGRAM = [sys.executable, "-c"]
@@ -69,6 +69,7 @@ CROSS_CUTTING = (
     "attention/test_step.py",  # the one-kernel decoding step of every mechanism that has one
     "distributed/test_bad_input.py",  # ranks that cannot meet or do not fit
     "distributed/test_failures.py",  # a failure on one rank of a real launch
+    "distributed/test_machines.py",  # several agents of torchrun
     "data/images/test_readers.py",  # every layout of images
     "data/lra/test_readers.py",  # the public layouts of Text and Image, which share their archives
     "ops/cpu/test_features.py",  # features and SRMS inside the kernels: linear, norm and rotate together
@@ -183,7 +184,10 @@ def test_nothing_is_unpickled_evaluated_or_fetched(path):
     assert not found & NETWORK
     for call in (node for node in ast.walk(TREES[path]) if isinstance(node, ast.Call)):
         assert not (isinstance(call.func, ast.Name) and call.func.id in {"eval", "exec", "__import__"})
-        assert ast.unparse(call.func) not in {"torch.load", "socket.socket", "socket.create_connection"}
+        unsafe = {"torch.load", "socket.socket", "socket.create_connection"}
+        if name(path) == "linnet/distributed/ranks.py":  # asks whether the store that torchrun names can be reached
+            unsafe -= {"socket.create_connection"}
+        assert ast.unparse(call.func) not in unsafe
         pickles = [word.value for word in call.keywords if word.arg == "allow_pickle"]
         assert all(isinstance(value, ast.Constant) and value.value is False for value in pickles)
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -73,6 +75,7 @@ class Ranks:
             torch.cuda.set_device(self.local)
         limit = timedelta(seconds=MEETING)
         try:
+            _wait_for_store(self.rank)
             found: Any = rendezvous("env://", self.rank, self.world, timeout=limit)
             store = PrefixStore(f"linnet/{self.restarts}", next(found)[0])  # the store outlives a restart
             store.set(f"here/{self.rank}", "")
@@ -81,7 +84,7 @@ class Ranks:
             backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
             long = timedelta(seconds=timeout)
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=long)
-        except (RuntimeError, ValueError) as error:  # torch's own errors are RuntimeErrors
+        except (RuntimeError, ValueError, OSError) as error:  # torch's own errors are RuntimeErrors
             self.settled = True  # nobody can be told
             why = str(error).split("\n")[0]
             raise InputError(
@@ -221,6 +224,21 @@ def launched_ranks() -> Ranks:
         restarts=_number(os.environ.get("TORCHELASTIC_RESTART_COUNT")),
         restartable=_number(os.environ.get("TORCHELASTIC_MAX_RESTARTS")) > 0,
     )
+
+
+def _wait_for_store(rank: int) -> None:
+    """Wait until the store where ranks meet can be reached, or raise; torch alone takes twice its limit and more."""
+    if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return  # this rank is to open it
+    place, end = (os.environ.get("MASTER_ADDR", ""), _number(os.environ.get("MASTER_PORT"))), time.monotonic() + MEETING
+    while True:
+        try:
+            socket.create_connection(place, timeout=MEETING).close()
+            return
+        except OSError as error:
+            if time.monotonic() > end:
+                raise OSError(f"{place[0]}:{place[1]}: {error.strerror or error}") from None
+            time.sleep(0.2)
 
 
 def _is_loss(message: str) -> bool:

@@ -29,7 +29,7 @@ def test_ranks_that_cannot_meet_give_up_with_one_line(monkeypatch, agent):
     start = time.monotonic()
     with pytest.raises(InputError, match=r"^rank 0 of 2 did not meet the others within 1 seconds: [^\n]+$"):
         ranks.Ranks(rank=0, world=2, launched=True).join()
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 10
 
 
 @pytest.mark.slow  # it waits 25 seconds, and a busy machine starts its processes too late for its limit
@@ -40,6 +40,7 @@ def test_a_missing_rendezvous_is_one_line_within_30_seconds(tmp_path):
     before = time.monotonic()
     done = subprocess.run(command, env=alone, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("linnet: rank 0 of 2 did not meet the others")) == (2, 1)
+    assert done.stderr.count("\n") == 1  # and nothing of torch
     assert time.monotonic() - before < 60  # 25 seconds of waiting, and the start of Python
     assert not list(tmp_path.iterdir())
 

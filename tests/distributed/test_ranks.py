@@ -91,13 +91,10 @@ def runs(settings, launch, tmp_path_factory) -> Path:
     use(top / "pretrained", strategy="fsdp")
     use(top / "ddp-", strategy="fsdp", mesh={"shard": 2, "sequence": 2}, activation_checkpointing=True)
     use(top / "fsdp-", strategy="ddp")
-    again = [
-        {"folder": top / f"{strategy}4 again", "config": settings("causal_lm", strategy), "disturb": (3, "signal", 3)}
-        for strategy in ("ddp", "fsdp")
-    ]
-    resumed = ("ddp4 again", "fsdp4 again", "ddp-", "fsdp-", "pretrained")
-    ends = launch(4, [*jobs(4), *meshes(4), *again, *({"folder": top / name} for name in resumed)])
-    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [6] * 4 + [3] * 2 + [6] * 4 + [3]
+    again = {"folder": top / "ddp4 again", "config": settings("causal_lm", "ddp"), "disturb": (3, "signal", 3)}
+    resumed = [{"folder": top / name} for name in ("ddp4 again", "ddp-", "fsdp-", "pretrained")]
+    ends = launch(4, [*jobs(4), *meshes(4), again, *resumed])
+    assert [end["step"] for end in ends] == [6, 6, 3, 6] * 2 + [6] * 4 + [3] + [6] * 3 + [3]
     assert resume_run(top / "fsdp=", QUIET).step == 6
     return top
 
@@ -136,10 +133,9 @@ def test_a_run_goes_on_with_other_ranks_and_another_strategy(runs, name):
     check_same(runs / name, runs / "one" / "causal_lm")
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_four_ranks_resume_to_the_same_bits(runs, strategy):
-    """The rounding of a sum over more than two ranks depends on their order, which a new start must not change."""
-    assert last_bytes(runs / f"{strategy}4 again") == last_bytes(runs / f"{strategy}4/causal_lm")
+def test_four_ranks_resume_to_the_same_bits(runs):
+    """The rounding of a sum over more than two ranks depends on its order, which a new start must not change."""
+    assert last_bytes(runs / "ddp4 again") == last_bytes(runs / "ddp4/causal_lm")
 
 
 def test_ranks_pretrain_and_go_on_as_others(runs):
