@@ -71,7 +71,10 @@ def one_process(trials: Trials) -> None:
             time.sleep(0.005)
         for command in (["resume", str(folder)], ["repair", str(folder)]):
             second = child(lambda command=command: run_app(command))
-            code = os.waitstatus_to_exitcode(os.waitpid(second, 0)[1])
+            status = ended(second, 60)
+            if status is None:
+                kill_child(second)
+            code = None if status is None else os.waitstatus_to_exitcode(status)
             trials.check(code == 1, f"{command[0]} beside a run that trains: code {code}")
         kill_child(pid)
         third = child(lambda: run_app(["repair", str(folder)]))
