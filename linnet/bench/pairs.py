@@ -312,7 +312,7 @@ def bench_pairs_table(found: Mapping[str, Any]) -> Table:
         [row["attention"], row["form"], f"{row['tokens']:,}", f"{1000 * row['ours']:.0f} ms"]
         + [row["library"] + (", with projections" if row["with projections"] else "")]
         + [f"{1000 * row['theirs']:.0f} ms", f"{row['speedup']:.2f}x", f"{100 * row['products']:.0f} %"]
-        + [f"{row['speedup'] / row['products']:.2f}x", f"{row['others']:.1f}"]
+        + [f"{row['speedup'] / row['products']:.1f}x", f"{row['others']:.1f}"]
         for row in found["rows"]
     ]
     return Table("", columns, lines, ["attention", "form", "against"])
