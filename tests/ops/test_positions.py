@@ -147,3 +147,11 @@ def test_sinusoidal_positions_of_a_float64_model_are_float64():
     assert wide.dtype == torch.float64 and narrow.dtype == torch.float32
     angle = position[:, None].double() * 10000.0 ** (-torch.arange(4, dtype=torch.float64) / 3)
     torch.testing.assert_close(wide, torch.cat([angle.sin(), angle.cos()], dim=1), rtol=1e-12, atol=1e-12)
+
+
+def test_sinusoidal_positions_of_a_float64_model_are_exact() -> None:
+    places = torch.tensor([3000])
+    exact = torch.sin(places.double() * 10000.0 ** -(torch.arange(4, dtype=torch.float64) / 3))
+    wide, plain = (sinusoidal_positions(places, 8, dtype)[0, :4] for dtype in (torch.float64, torch.float32))
+    assert wide.dtype == torch.float64 and float((wide - exact).abs().max()) < 1e-11
+    assert plain.dtype == torch.float32 and float((plain - exact).abs().max()) > 1e-6
