@@ -55,8 +55,9 @@ class ConversionDecoder(Untrained):
     checkpoints: Path | None = None
 
     def runs(self, scale: str, seeds: int | None = None) -> list[str]:
-        """One record per system, and one of times."""
-        return [*self.rows, "decoding"]
+        """One record per system, and one of times, those that train last."""
+        trained = [run for run, system in self.rows.items() if system.how is not None]
+        return [*(run for run in self.rows if run not in trained), "decoding", *trained]
 
     def make(self, request: Any, out: Path, folder: Path, screen: Screen) -> int:
         """Make each missing record; a stopped conversion continues from its checkpoint in `out`."""
