@@ -1,5 +1,4 @@
-"""Hugging Face: linnet's models as Transformers models, and linnet's attention inside their encoders and
-decoders.
+"""Hugging Face: linnet's models as Transformers models, and linnet's attention inside those of Transformers.
 
 `import linnet.hf` registers the Auto classes. Only this folder imports transformers; nothing else in linnet needs it.
 """
