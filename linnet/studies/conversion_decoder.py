@@ -17,7 +17,7 @@ from linnet.figures.figure import Figure, Series
 from linnet.figures.table import Table
 from linnet.registry import STUDY
 from linnet.screen import Screen
-from linnet.studies.conversion import WHOLE, System, read_wikitext
+from linnet.studies.conversion import WHOLE, System, by_branch, read_wikitext
 from linnet.studies.records import Record, record_versions
 from linnet.studies.untrained import Untrained
 
@@ -108,7 +108,7 @@ class ConversionDecoder(Untrained):
         lines = [
             [self.rows[run].name + ("" if part == WHOLE else f": {part}"), f"{value:,.1f}"]
             for run in self.rows
-            for part, value in by_run.get(run, {}).get("perplexity", {}).items()
+            for part, value in by_branch(by_run.get(run, {}).get("perplexity", {}))
         ]
         tables = [Table(self.title, ["system", "perplexity on WikiText-2"], lines)] if lines else []
         if "decoding" in by_run:
