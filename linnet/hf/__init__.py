@@ -1,4 +1,4 @@
-"""Hugging Face: linnet's models as Transformers models, and linnet's attention inside Transformers encoders.
+"""Hugging Face: linnet's models as Transformers models, and linnet's attention inside those of Transformers.
 
 `import linnet.hf` registers the Auto classes. Only this folder imports transformers; nothing else in linnet needs it.
 """
@@ -10,8 +10,9 @@ try:
 except ImportError:
     raise InputError(f"linnet.hf needs transformers: {missing_extra_error_text('hf')}") from None
 
-from linnet.hf.cache import LinnetCache
+from linnet.hf.cache import DecoderCache, LinnetCache
 from linnet.hf.config import LinnetConfig
+from linnet.hf.gguf import load_gguf
 from linnet.hf.interface import register_interface
 from linnet.hf.load import load
 from linnet.hf.modeling import (
@@ -25,6 +26,7 @@ from linnet.hf.patch import patch, unpatch
 from linnet.hf.positions import stretch_positions
 
 __all__ = [
+    "DecoderCache",
     "LinnetCache",
     "LinnetConfig",
     "LinnetForCausalLM",
@@ -32,6 +34,7 @@ __all__ = [
     "LinnetForSequenceClassification",
     "LinnetModel",
     "load",
+    "load_gguf",
     "patch",
     "stretch_positions",
     "unpatch",

@@ -166,8 +166,12 @@ class _Updated(NamedTuple):
 _UPDATED: ContextVar[_Updated | None] = ContextVar("linnet_updated", default=None)
 
 
+@torch.compiler.disable
 def cache_of_keys(keys: Tensor) -> tuple[DecoderCache, int] | None:
-    """The cache, and the layer in it, that has just been updated with these keys; None without a cache."""
+    """The cache, and the layer in it, that has just been updated with these keys; None without a cache.
+
+    Compilers cannot trace it: they would read the cache of the call that they have seen.
+    """
     updated = _UPDATED.get()
     if updated is None or updated.keys is not keys:
         return None

@@ -16,6 +16,8 @@ def load_gguf(file: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
     `save_pretrained`. Transformers reads the file, which cannot hold code, with the package `gguf`.
     """
     path = Path(file)
+    if not path.is_file():
+        raise InputError(f"{path} is not a file: name a GGUF file")
     with one_line_file_errors("read", path), open(open_regular_file(path), "rb") as opened:
         magic = opened.read(4)
     if magic != b"GGUF":

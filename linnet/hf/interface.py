@@ -69,7 +69,7 @@ def attend_through_interface(
     calls = None if torch.compiler.is_compiling() else _CALLS.get()
     if calls is not None:
         calls.append(Call(module, q, k, v, attention_mask, window, causal, core))
-    cached = cache_of_keys(key)
+    cached = cache_of_keys(key) if core is not None and core.causal else None
     if core is not None and q.shape[2] != k.shape[2]:
         raise UnsupportedError(f"{type(module).__name__} keeps keys and values: linnet's attention carries a state")
     if core is not None and cached is not None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
@@ -107,7 +107,8 @@ def _carry_state(model: PreTrainedModel) -> None:
     ids = interface_example(model)["input_ids"]
     with torch.no_grad():
         whole = model(input_ids=ids, use_cache=False)[0]
-        cache, parts = None, []
+        cache: DecoderCache | None = None
+        parts: list[Tensor] = []
         for part in (ids[:, :5], ids[:, 5:7], ids[:, 7:]):
             found = model(input_ids=part, past_key_values=cache, use_cache=True)
             cache, parts = found.past_key_values, [*parts, found[0]]
@@ -115,7 +116,7 @@ def _carry_state(model: PreTrainedModel) -> None:
         raise UnsupportedError(f"{type(model).__name__} uses its cache in another way: nothing was changed")
 
 
-def _give_cache(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+def _give_cache(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
     """A state instead of an empty cache of Transformers."""
     wanted = kwargs.get("use_cache")
     past = kwargs.get("past_key_values")

@@ -127,7 +127,7 @@ class ConversionStudy(Untrained):
         whole = by_run["original"]["scores"][WHOLE] if "original" in by_run else None
         lines = []
         for run in order:
-            for part, found in by_run[run]["scores"].items():
+            for part, found in by_branch(by_run[run]["scores"]):
                 shares = [f"{100 * found[key] / whole[key]:.1f} %" if whole else "-" for key in ("stsb", "papers")]
                 name = self.rows[run].name + ("" if part == WHOLE else f": {part}")
                 scores = f"{found['stsb']:.3f}", f"{100 * found['papers']:.1f} %"
@@ -152,6 +152,11 @@ class ConversionStudy(Untrained):
                 series.append(Series(f"{run}, {stage}", steps, losses))
         series = series or [Series("not trained", [0, 1], [0.0, 0.0])]
         return [Figure("Conversion", "update", "relative error", series, note=note)]
+
+
+def by_branch(scores: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The scores of a system, those of the whole first."""
+    return sorted(scores.items(), key=lambda entry: (entry[0] != WHOLE, entry[0]))
 
 
 def _layer_tables(by_run: dict[str, Record]) -> list[Table]:

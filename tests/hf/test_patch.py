@@ -176,6 +176,34 @@ def test_a_decoder_generates_in_every_form(stock, tmp_path):
         model(short[:, :1], attention_mask=torch.ones(1, 2), past_key_values=model(short).past_key_values)
 
 
+def test_a_decoder_trains_with_and_without_a_cache(stock):
+    model = patch(stock("llama"), "lln_diag", mix="ratio", block=4).train()
+    ids, mask = torch.randint(3, 99, (2, 11)), torch.ones(2, 11, dtype=torch.long)
+    mask[1, :4] = 0
+    labels = ids.masked_fill(mask.cumsum(dim=1) < 2, -100)  # a padded token predicts nothing
+
+    def gradients(**how) -> torch.Tensor:
+        model.zero_grad()
+        model(ids, attention_mask=mask, labels=labels, **how).loss.backward()
+        return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+    wanted = gradients(use_cache=False)
+    torch.testing.assert_close(gradients(), wanted, rtol=1e-4, atol=1e-5)
+    model.activation_checkpointing_enable({"use_reentrant": False})
+    torch.testing.assert_close(gradients(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about the breaks in its graph
+def test_a_compiled_decoder_carries_its_state(stock):
+    model, ids = patch(stock("llama"), "lln_diag", block=4), torch.randint(3, 99, (2, 11))
+    how = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    wanted = model.generate(ids, **how)
+    model.forward = torch.compile(model.forward, backend="aot_eager")
+    assert torch.equal(model.generate(ids, **how), wanted)
+
+
 def test_a_decoder_is_patched_whole_and_by_what_has_a_state(stock):
     model = stock("llama")
     with pytest.raises(UnsupportedError, match="layers must be None, which patches all of them"):
