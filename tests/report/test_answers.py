@@ -10,6 +10,7 @@ from linnet.cli.app import run_app
 from linnet.errors import LinnetError
 from linnet.report.answers import WORST, answer_parts, describe_answers, read_answers
 from linnet.report.page import write_report_page
+from tests.tasks.test_sentences import ENCODER
 
 HOSTILE = "<script>alert(1)</script> & </td>"
 JUDGED = [
@@ -19,26 +20,6 @@ JUDGED = [
     {"row": "d", "texts": ["long " * 1000], "truth": "yes", "answer": "no", "error": 3.0},
 ]
 METRICS = {"split": "valid", "confusion": [[1, 1], [1, 1]]}
-ENCODER = """
-task = "masked_lm"
-[data]
-corpus = "text"
-path = "{text}"
-tokenizer = "bytes"
-context = 32
-[model]
-preset = "transnormer_t2_roberta_small"
-layers = ["diag", "norm"]
-width = 16
-heads = 2
-ffn_width = 24
-max_length = 128
-[train]
-steps = 2
-batch = 4
-warmup = 0
-eval_every = 0
-"""
 
 
 def test_wrong_answers_are_listed_worst_first() -> None:
