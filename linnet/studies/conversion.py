@@ -32,7 +32,7 @@ BLOCK = 32
 BLOCKS = ("diag", {"block": BLOCK, "positions": "none"})
 LENGTHS = (32, 128, 500, 500)
 QUICK = {"transfer_steps": 80, "tune_lr": 3e-4, "batch_tokens": 1024, "lengths": LENGTHS}
-LONG = {"transfer_steps": 300, "tune_lr": 3e-4, "batch_tokens": 2048, "lengths": LENGTHS}
+LONG = {"transfer_steps": 160, "tune_lr": 3e-4, "batch_tokens": 2048, "lengths": LENGTHS}
 
 
 class System(NamedTuple):
@@ -58,7 +58,7 @@ ROWS: dict[str, System] = {
         "lln_diag after tuning", "lln_diag", how={**QUICK, "transfer_steps": 0, "tune_steps": 100}, branches=_BRANCHES
     ),
     "hedgehog_long": System(
-        "hedgehog, no local branch, tuned for an hour", "hedgehog", how={**LONG, "tune_steps": 1200}
+        "hedgehog, no local branch, trained for longer", "hedgehog", how={**LONG, "tune_steps": 500}
     ),
 }
 
