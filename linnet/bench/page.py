@@ -10,6 +10,7 @@ from linnet.bench.tables import (
     BENCHES,
     bench_crossover_table,
     bench_figures,
+    bench_missing,
     bench_note,
     bench_tables,
     check_bench_result,
@@ -63,6 +64,8 @@ def bench_page_text(results: dict[str, Any], folder: str) -> str:
         parts += [f"![{stem}]({folder}/{stem}.png)" for stem in bench_figures(result)]
         tables = [*bench_tables(result), *([bench_crossover_table(result)] if name == "ops" else [])]
         parts += [f"### {TITLES[name]}: {table.title}\n\n{table.to_markdown()}" for table in tables if table.rows]
+        if missing := bench_missing(result):
+            parts += [f"### {TITLES[name]}: not measured", "\n".join(f"- {line}" for line in missing)]
     bounds = bench_bounds_table(results)
     if any(line[-1] != "not measured" for line in bounds.rows):
         parts += ["## Appendix: targets", bounds.to_markdown()]

@@ -207,7 +207,7 @@ def bench_note(result: Any) -> str:
             f"GFLOP/s in a matrix product and {copy / 1e9:,.1f} GB/s in a copy. Half of the times spread by less "
             f"than {spread:.0%} of their median. {result['seconds'] / 60:.1f} minutes."
         )
-    lines += _disturbance(timed, where) + _missing(result)
+    lines += _disturbance(timed, where)
     if settings.get("quick"):
         lines.append("Tiny sizes: they only show that the benchmark works.")
     if not result["complete"]:
@@ -243,7 +243,7 @@ def _disturbance(timed: Sequence[Row], where: Mapping[str, Any]) -> list[str]:
     return [f"Other programs kept up to {found[-1]:.1f} of {where['cores']} cores busy{verdict}."]
 
 
-def _missing(result: Result) -> list[str]:
+def bench_missing(result: Any) -> list[str]:
     """Why cases have no row or only dashes: one line per reason."""
     reasons: dict[str, dict[str, None]] = {}
     for entry in [*result["skipped"], *(row for row in result["rows"] if "reason" in row)]:
@@ -251,7 +251,7 @@ def _missing(result: Result) -> list[str]:
         known = reasons.setdefault(entry["reason"], {})
         if not any(other.startswith(f"{entry['case']}, {entry['form']}") for other in known):
             known[f"{entry['case']}, {entry['form']}{size}"] = None
-    return [f"Not measured: {'; '.join(names)}: {reason}." for reason, names in reasons.items()]
+    return [f"{'; '.join(names)}: {reason}." for reason, names in reasons.items()]
 
 
 def bench_figures(result: Any) -> dict[str, list[Figure]]:

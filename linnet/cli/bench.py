@@ -215,7 +215,7 @@ def _run(bench: "Bench", effort: Any, out: Path | None, command: str, screen: "S
 
 def _print(result: dict[str, Any]) -> None:
     """Print the tables of a measurement."""
-    from linnet.bench.tables import bench_crossover_table, bench_note, bench_tables
+    from linnet.bench.tables import bench_crossover_table, bench_missing, bench_note, bench_tables
 
     tables = [*bench_tables(result), *([bench_crossover_table(result)] if result["bench"] == "ops" else [])]
     for table in tables:
@@ -223,7 +223,7 @@ def _print(result: dict[str, Any]) -> None:
             print(f"{table.title}:")
             print_cli_table(table.columns, table.rows)
             print()
-    print(bench_note(result))
+    print(bench_note(result), *(f"Not measured: {line}" for line in bench_missing(result)), sep="\n")
 
 
 def _finish(results: dict[str, Any], out: Path | None, json: bool) -> None:

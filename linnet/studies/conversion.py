@@ -134,7 +134,8 @@ class ConversionStudy(Untrained):
                 lines.append([name, scores[0], shares[0], scores[1], shares[1]])
         columns = ["system", "STS-B dev, Spearman", "of the original", "paper found again, top-1", "of the original"]
         minutes = sum(record["cpu_minutes"] for record in records)
-        note = f"{minutes:.0f} core-minutes in all, scoring included, without those before a stop; {record_versions(records[0]['environment'])}."
+        cost = f"{minutes:.0f} core-minutes in all, scoring included, without those before a stop"
+        note = f"{cost}; {record_versions(records[0]['environment'])}."
         return [
             Table(self.title, columns, lines),
             *_layer_tables(by_run),

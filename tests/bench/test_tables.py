@@ -13,6 +13,7 @@ from linnet.bench.page import DIGEST, bench_page_text, read_bench_page
 from linnet.bench.tables import (
     bench_crossover_table,
     bench_figures,
+    bench_missing,
     bench_note,
     bench_table_exponent,
     bench_table_share,
@@ -76,8 +77,7 @@ def test_notes_say_what_disturbed_and_what_is_missing():
     noisy["skipped"] = [{"case": "c", "form": "causal", "reason": "pip install c"}]
     note = bench_note(noisy)
     assert "Other programs kept up to 1.5 of 2 cores busy; 50% of the times were disturbed" in note
-    assert "Not measured: c, causal: pip install c." in note
-    assert "Not measured: b, causal from 4 x 200: too slow." in note
+    assert bench_missing(noisy) == ["c, causal: pip install c.", "b, causal from 4 x 200: too slow."]
     assert "Interrupted" in bench_note({**noisy, "complete": False})
     assert "100 GFLOP/s" in note and "10.0 GB/s" in note
 
