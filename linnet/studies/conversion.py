@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ WHOLE = "whole"
 BLOCK = 32
 BLOCKS = ("diag", {"block": BLOCK, "positions": "none"})
 LENGTHS = (32, 128, 500, 500)
+CYCLE = 2 * len(LENGTHS)  # updates; short texts have smaller errors than long ones
 QUICK = {"transfer_steps": 80, "tune_lr": 3e-4, "batch_tokens": 1024, "lengths": LENGTHS}
 LONG = {"transfer_steps": 160, "tune_lr": 3e-4, "batch_tokens": 2048, "lengths": LENGTHS}
 
@@ -143,16 +145,18 @@ class ConversionStudy(Untrained):
         ]
 
     def figures(self, records: Sequence[Record], note: str) -> list[Figure]:
-        """The loss of each stage; flat if nothing was trained."""
+        """The loss of each stage, as means over two rounds of the lengths; flat if nothing was trained."""
         curves = {record["row"]: record["conversion"].get("curve", []) for record in records}
         series = []
         for run, curve in curves.items():
             for stage in dict.fromkeys(entry["stage"] for entry in curve):
                 entries = [entry for entry in curve if entry["stage"] == stage]
-                steps, losses = ([entry[key] for entry in entries] for key in ("step", "loss"))
+                means = [entries[i : i + CYCLE] for i in range(0, len(entries), CYCLE)]
+                steps, losses = ([fmean(entry[key] for entry in part) for part in means] for key in ("step", "loss"))
                 series.append(Series(f"{run}, {stage}", steps, losses))
         series = series or [Series("not trained", [0, 1], [0.0, 0.0])]
-        return [Figure("Conversion", "update", "relative error", series, note=note)]
+        unit = f"relative error, mean of {CYCLE} updates"
+        return [Figure("Conversion", "update", unit, series, note=note)]
 
 
 def by_branch(scores: Mapping[str, Any]) -> list[tuple[str, Any]]:
