@@ -23,6 +23,7 @@ class Table12(Ablation):
 
     title = "Ways to combine the two attentions: the rows of TransNormer's Table 12"
     item = "Table 12"
+    core_hours = 0.42
     rows = tuple(
         row
         for system in ("T2", "T1")
