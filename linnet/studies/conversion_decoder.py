@@ -44,7 +44,7 @@ ROWS: dict[str, System] = {
 
 @STUDY.add("conversion-decoder")
 class ConversionDecoder(Untrained):
-    """Perplexity of the original, of its window alone, and of linear forms; the cost of a token by what came before."""
+    """Perplexity of the original, of its window alone, and of linear forms; the cost per token by what came before."""
 
     kind = "converted"
     scales = ("cpu",)
@@ -103,7 +103,7 @@ class ConversionDecoder(Untrained):
         return work.model, work.record()
 
     def parts(self, records: Sequence[Record]) -> Sequence[Table | str]:
-        """A line per system and branch, then the cost of a token."""
+        """One line per system and branch, then the cost per token."""
         by_run = {record["row"]: record for record in records}
         lines = [
             [self.rows[run].name + ("" if part == WHOLE else f": {part}"), f"{value:,.1f}"]
